@@ -188,11 +188,15 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         if self._closing:
             return
         self._closing = True
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._transport.resume_reading()
-        else:
-            self._transport.close()
+        try:
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+                self._transport.resume_reading()
+            else:
+                self._transport.close()
+        except OSError:  # the client has reset it since the last write
+            self.abort()
+            return
         self._deadline.set(CLOSE_TIMEOUT_S, self.abort)
 
     def abort(self) -> None:

@@ -50,7 +50,8 @@ def flood(sock: socket.socket, frames: bytes, n_bytes: int) -> None:
 @pytest.fixture
 def _no_errors(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
-    assert [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+    records = caplog.get_records("call")  # without a phase: those of this one
+    assert [record.getMessage() for record in records if record.levelname in ("WARNING", "ERROR")] == []
 
 
 async def test_a_client_that_says_no_more_gets_its_answer() -> None:
@@ -60,6 +61,27 @@ async def test_a_client_that_says_no_more_gets_its_answer() -> None:
         writer.write_eof()
         assert (await within(reader.read())).startswith(b"HTTP/1.1 200 ")
         writer.close()
+
+
+@pytest.mark.usefixtures("_no_errors")
+async def test_a_client_that_resets_the_connection_once_it_has_its_answer_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write, written = connection.Connection.write, asyncio.Event()
+    async with serving() as running:
+        with socket.create_connection(("127.0.0.1", running.port)) as client:
+
+            def write_and_reset(self: connection.Connection, data: bytes) -> None:
+                write(self, data)
+                if data.endswith(b"}\n"):  # the body
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    client.close()
+                    written.set()
+
+            monkeypatch.setattr(connection.Connection, "write", write_and_reset)
+            client.send(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            await within(written.wait())
+            await until(lambda: not running.server.n_connections)
 
 
 async def test_a_client_that_was_refused_and_leaves_gives_its_place_back_at_once(
