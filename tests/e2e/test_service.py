@@ -14,7 +14,6 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-import yaml
 
 from streamer.after.postprocessing import PostProcessing
 from streamer.app import STUCK_RECOVERING_S, STUCK_S, Daemon
@@ -206,31 +205,13 @@ async def test_the_watchdog_is_fed_only_while_there_is_progress(monkeypatch: pyt
 # --- files for operators ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["Dockerfile", "contrib/streamer.service", "contrib/streamer-user.service"])
+@pytest.mark.parametrize("name", ["contrib/streamer.service", "contrib/streamer-user.service"])
 def test_what_is_shipped_for_operators_names_settings_that_there_are(name: str) -> None:
     text = (REPOSITORY / name).read_text(encoding="utf-8")
     code = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     environ = dict(re.findall(r"(STREAMER_\w+)=(\S+)", code))
     settings = load_settings(Path(os.devnull), environ, {})
     assert settings.server.token_file if "user" not in name else not environ
-
-
-def test_docker_is_given_what_the_image_is_built_from() -> None:
-    image, ignored = ((REPOSITORY / name).read_text(encoding="utf-8") for name in ("Dockerfile", ".dockerignore"))
-    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", image, re.MULTILINE)
-    assert sorted(" ".join(copied).split()) == sorted(re.findall("^!(.*)", ignored, re.MULTILINE))
-
-
-def test_the_compose_file_gives_what_the_image_asks_for() -> None:
-    composed = yaml.safe_load((REPOSITORY / "contrib/compose.yaml").read_text(encoding="utf-8"))
-    service = composed["services"]["streamer"]
-    image = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
-    (token_file,) = re.findall(r"STREAMER_SERVER_TOKEN_FILE=/run/secrets/(\S+)", image)
-    assert (service["secrets"], list(composed["secrets"])) == ([token_file], [token_file])
-    (port,) = re.findall(r"^EXPOSE (\d+)", image, re.MULTILINE)
-    assert service["ports"] == [f"127.0.0.1:{port}:{port}"]
-    (volume,) = re.findall(r"^VOLUME (\S+)", image, re.MULTILINE)
-    assert service["volumes"] == [f"{next(iter(composed['volumes']))}:{volume}"]
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------
