@@ -38,7 +38,7 @@ system_packages = \
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test style types tests real agents npu bench documents hooks lock clean
+.PHONY: help run quick test style types tests real agents npu bench documents hooks lock dist clean
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -91,6 +91,13 @@ lock: $(VENV)/.created ## Renew requirements/: the newest versions that pyprojec
 	$(BIN)/uv pip compile --quiet --constraint requirements/test.txt $(RUN_EXTRAS:%=--extra %) \
 		--output-file requirements/run.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --no-deps --group apart --output-file requirements/apart.txt
+
+dist: $(VENV)/.created ## Build wheel, source archive and bill of materials (CycloneDX, of what requirements/run.txt locks) in dist/
+	$(BIN)/python -m pip install --upgrade uv 'cyclonedx-bom>=7'
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/uv build --out-dir dist
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-file dist/streamer-captions.cdx.json requirements/run.txt
 
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
