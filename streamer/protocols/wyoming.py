@@ -12,9 +12,9 @@ import msgspec
 
 from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmEncoding
 from streamer.errors import ProtocolError, StreamerError
-from streamer.events import End, Error, Event, Final
+from streamer.events import End, Error, Event, Final, Flushed
 from streamer.outside import one_line
-from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write, plain
+from streamer.protocols.adapter import Action, Adapter, Do, Finish, Hangup, Open, Say, Write, plain
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import hotwords, note_model
 from streamer.version import __version__
@@ -123,8 +123,8 @@ class Wyoming(Adapter):
         # Finals so far, each with its leading space, and their language.
         self._chunks: list[str] = []
         self._language = ""
-        # Whether audio-stop was received and the transcript is pending.
-        self._finishing = False
+        # Whether audio-stop was received and the session has not ended; and whether its transcript was sent already.
+        self._finishing = self._answered = False
         # Whether the client has sent all, and whether an error has ended the connection.
         self._complete = self._failed = False
 
@@ -138,14 +138,22 @@ class Wyoming(Adapter):
         return self._advance()
 
     def on_event(self, event: Event) -> Sequence[Action]:
-        """Send each final as a chunk, and at the end the transcript."""
+        """Send each final as a chunk, and after the last one the transcript.
+
+        It does not wait for what is revised later, which it could not send.
+        """
         match event:
-            case Final() if event.text:
+            case Final() if event.text and not self._answered:
                 return self._chunk(event)
             case Error(fatal=True):
                 return self._fail(event)
+            case Flushed() if self._finishing and not self._answered:
+                self._answered = True
+                return self._transcript()
             case End() if not self._failed:
-                return [*self._transcript(), *self._advance()]
+                transcript = [] if self._answered else self._transcript()
+                self._format, self._finishing, self._answered = None, False, False
+                return [*transcript, *self._advance()]
         return []
 
     def refused(self, error: StreamerError) -> Sequence[Action]:
@@ -175,7 +183,7 @@ class Wyoming(Adapter):
                 if self._format is None:
                     return self._transcript()
                 self._finishing = True
-                return [Finish()]
+                return [Do("flush"), Finish()]
         return []  # each chunk repeats the fields of audio-start
 
     def _write(self, format: _Format, audio: bytes) -> list[Action]:
@@ -210,11 +218,11 @@ class Wyoming(Adapter):
         return [*opening, _say("transcript-chunk", text=self._chunks[-1])]
 
     def _transcript(self) -> list[Action]:
-        """End the request with a transcript, which may be empty, and prepare for the next one."""
+        """Answer the request with a transcript, which may be empty, and prepare for the next one."""
         opening = [] if self._chunks else [_say("transcript-start")]
         language = {"language": self._language} if self._language else {}
         transcript = _say("transcript", text="".join(self._chunks), **language)
-        self._request, self._format, self._finishing = _Request(), None, False
+        self._request = _Request()
         self._chunks, self._language = [], ""
         return [*opening, transcript, _say("transcript-stop")]
 
