@@ -25,7 +25,7 @@ MAX_COLUMNS, MAX_CELL = 130, 115
 # Flags of other programs that the documents show.
 OTHERS_FLAGS = {
     *("--no-deps", "--extra", "--data-binary", "--signal", "--version", "--help", "--tmpfs", "--dist", "--check"),
-    "--udp-prefix",
+    *("--udp-prefix", "--from"),
 }
 # Environment variables that are no settings.
 OTHERS_VARIABLES = {"STREAMER_TOKEN", "STREAMER_CONFIG", "STREAMER_SECTION_KEY"}
