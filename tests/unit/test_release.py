@@ -43,6 +43,14 @@ def test_only_what_publishes_may_and_nothing_may_by_default() -> None:
     assert "secrets." not in WORKFLOW
 
 
+def test_actions_are_pinned_by_their_commits_which_tags_are_not() -> None:
+    used = re.findall(r"uses: (\S+)(.*)", WORKFLOW)
+    assert len(used) == sum("uses" in step for step in STEPS)
+    for action, version in used:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)
+        assert re.fullmatch(r"  # v\d+\.\d+\.\d+", version)
+
+
 def test_what_is_uploaded_is_what_make_dist_builds() -> None:
     (bill,) = re.findall(r"--output-file (dist/\S+)", MAKEFILE)
     paths = [step["with"]["path"] for step in STEPS if "upload-artifact" in step.get("uses", "")]
