@@ -42,24 +42,24 @@ BUDGETS = {
     "whisper": (10149, 7000),  # forks with several buffers, likelihood of a text, adapters of keys and values
     "audio": (3472, 2150),
     "settings": (1419, 900),  # what a session may choose, which protocols had
-    "modules": (2894, 1750),  # live_text.py; lock.py; pip by way of uv, and its end
+    "modules": (2895, 1750),  # live_text.py; lock.py; pip by way of uv, and its end
 }
 
 # The same of tests, by folders, of all of them, and of tools.
 TEST_BUDGETS = {
-    "unit/session unit/engine": (4218, 3200),  # names of modules that moved
-    "unit/whisper": (8869, 6300),
+    "unit/session unit/engine": (4222, 3200),  # names of modules that moved
+    "unit/whisper": (8889, 6300),
     "unit/server wire": (6640, 3300),  # connections without overrides of uvicorn
-    "unit/history unit/daemon unit/offline": (3377, 2000),  # the history against a model
+    "unit/history unit/daemon unit/offline": (3379, 2000),  # the history against a model
     "unit/protocols": (868, 850),
     "unit/outputs": (1512, 1300),  # kills
     "unit/audio unit/after": (4890, 3150),  # what small faults showed
     "unit/commands unit/setup unit/settings": (2720, 1600),  # what small faults showed
     "plugins": (7152, 5000),  # the overlay, beside a compositor of its own
     "e2e": (2974, 1700),  # the image, its services, Home Assistant
-    "reference": (2403, 2600),  # real exports for NPUs
+    "reference": (2408, 2600),  # real exports for NPUs
     "tools": (721, 400),
-    ".": (51308, 33000),
+    ".": (51410, 33000),
     "../tools": (6821, 5000),
 }
 
