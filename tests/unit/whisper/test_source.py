@@ -1,6 +1,8 @@
 """One model in every format: whatever it comes in, it computes the same."""
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,30 +14,46 @@ from streamer.whisper.loading import LoadOptions, verify_model
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.source import read_model
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.support import NANO, write_openai
-from tests.unit.whisper.weights.models import LOSSY, WRITERS
+from tests.unit.whisper.support import NANO, write_huggingface, write_openai
+from tests.unit.whisper.weights.ctranslate2_writer import write_ctranslate2
+from tests.unit.whisper.weights.mlx_writer import write_mlx
+from tests.unit.whisper.weights.models import write_words
+from tests.unit.whisper.weights.openvino_writer import write_optimum, write_triple
 
 pytestmark = pytest.mark.slow
 
 TEXT = " The Commission regards such impromptu stops, 1964."
 
 
-FORMATS = {name: write for name, write in WRITERS.items() if name not in LOSSY}
+# Ways to write a model that lose nothing; before a comma stands the format's name.
+WRITERS: dict[str, Callable[[Path, Checkpoint], object]] = {
+    "Hugging Face": write_huggingface,
+    "openai-whisper, f16": lambda folder, checkpoint: write_openai(folder / "any name.pt", checkpoint, "float16"),
+    "openai-whisper, f32": lambda folder, checkpoint: write_openai(folder / "any name.pt", checkpoint, "float32"),
+    "ggml, f16": partial(write_words, kind="f16"),
+    "ggml, f32": partial(write_words, kind="f32"),
+    "CTranslate2": write_ctranslate2,
+    "MLX, npz": write_mlx,
+    "MLX, deflated": partial(write_mlx, save=np.savez_compressed),
+    "MLX, safetensors": partial(write_mlx, file="weights.safetensors"),
+    "OpenVINO, optimum": write_optimum,
+    "OpenVINO, triple": write_triple,
+}
 
 
 def add_companions(directory: Path) -> Path:
     """Put the settings and the tokenizer beside a checkpoint; ggml brings its own tokenizer."""
     shutil.copy(NANO / "generation_config.json", directory)
-    if not (directory / "any name.bin").exists():
+    if not (directory / "x.bin").exists():
         shutil.copy(NANO / "tokenizer.json", directory)
     return directory
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WRITERS)
 def test_every_format_holds_the_same_weights_tokens_and_settings(
     tmp_path: Path, name: str, checkpoint: Checkpoint, model: WhisperModel
 ) -> None:
-    FORMATS[name](tmp_path, checkpoint)
+    WRITERS[name](tmp_path, checkpoint)
     source = read_model(add_companions(tmp_path), "nano")
     assert source.format == name.partition(",")[0]
     assert source.checkpoint.dims == checkpoint.dims

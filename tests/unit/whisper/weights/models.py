@@ -38,8 +38,6 @@ from tests.unit.whisper.weights.openvino_writer import write_optimum, write_trip
 DIMS = ModelDimensions(2, 1500, 64, 2, 1, 40, 32, 64, 2, 1)
 TINY = random_checkpoint(DIMS)
 
-WORDS = [b"a", b"", b"\xff\xfe", " Wörter".encode(), b"x" * 128]
-
 # Layers that `write_adapter` changes, one of them a convolution.
 QUERY, FC1, CONV = "encoder.layers.0.self_attn.q_proj", "decoder.layers.0.fc1", "encoder.conv2"
 ADAPTER: dict[str, Any] = {
@@ -74,9 +72,10 @@ class Format(NamedTuple):
         return directory / self.file if self.file.startswith("x.") else directory
 
 
-def write_words(directory: Path, checkpoint: Checkpoint) -> None:
+def write_words(directory: Path, checkpoint: Checkpoint, kind: str = "q5_0") -> Path:
+    """Write whisper.cpp's form, with nano.en's vocabulary as far as it goes."""
     filters = np.zeros((checkpoint.dims.n_mels, 201), np.float32)
-    write_ggml(directory / "x.bin", checkpoint, WORDS, filters, "q5_0")
+    return write_ggml(directory / "x.bin", checkpoint, nano_table()[: checkpoint.dims.n_vocab], filters, kind)
 
 
 def matrices(
@@ -115,6 +114,11 @@ FORMATS = {
     ),
 }
 
+GRAPHS = {
+    "optimum": Format(openvino.load, write_optimum, "openvino_decoder_model.xml"),
+    "triple": Format(openvino.load, write_triple, "whisper_medium_decoder_static_kvcache_32_lm_QKs.xml"),
+}
+
 # Parts of formats, and what finds the format of a path.
 PARTS = {
     "LoRA": Format(partial(lora.merged, TINY), lambda d, _: write_adapter(d), "adapter_model.safetensors"),
@@ -125,15 +129,13 @@ PARTS = {
         "x.safetensors",
     ),
     "torch.save": Format(torch_file.read, lambda d, _: torch.save({"a": torch.ones(4)}, d / "x.pt"), "x.pt"),
-    "optimum": Format(openvino.load, write_optimum, "openvino_decoder_model.xml"),
-    "triple": Format(openvino.load, write_triple, "whisper_medium_decoder_static_kvcache_32_lm_QKs.xml"),
     "any": Format(formats.find, lambda d, _: None, "none"),
 }
 
 
 def prepare(directory: Path, kind: str, **damages: Any) -> Callable[[], None]:  # noqa: ANN401 - see DAMAGES
     """Write a model of a format, damage it, and return what reads all of it."""
-    found = {**FORMATS, **PARTS}[kind]
+    found = {**FORMATS, **GRAPHS, **PARTS}[kind]
     found.write(directory, TINY)
     path, file = found.path(directory), directory / found.file
     at = damages.pop("at", "")
@@ -262,35 +264,3 @@ DAMAGES: dict[str, Callable[[Path, Any], object]] = {
     "saved": lambda file, value: torch.save(value, file),
     "table": write_table,
 }
-
-
-# Writers of models with the vocabulary of nano.en, as the reference tool of each format writes it.
-
-
-def _openai(folder: Path, checkpoint: Checkpoint, dtype: str) -> object:
-    return write_openai(folder / "any name.pt", checkpoint, dtype)
-
-
-def _ggml(folder: Path, checkpoint: Checkpoint, kind: str) -> object:
-    """Write whisper.cpp's form with nano.en's vocabulary, whatever the model's."""
-    filters = np.zeros((checkpoint.dims.n_mels, 201), np.float32)
-    return write_ggml(folder / "any name.bin", checkpoint, nano_table(), filters, kind)
-
-
-# Each writes into a directory that exists. Where a comma stands in a name, the format's name is before it.
-WRITERS: dict[str, Callable[[Path, Checkpoint], object]] = {
-    "Hugging Face": write_huggingface,
-    "openai-whisper, f16": partial(_openai, dtype="float16"),
-    "openai-whisper, f32": partial(_openai, dtype="float32"),
-    "ggml, f16": partial(_ggml, kind="f16"),
-    "ggml, f32": partial(_ggml, kind="f32"),
-    "ggml, q5_0": partial(_ggml, kind="q5_0"),
-    "CTranslate2": write_ctranslate2,
-    "CTranslate2, int8": partial(write_ctranslate2, int8=True),
-    "MLX, npz": write_mlx,
-    "MLX, deflated": partial(write_mlx, save=np.savez_compressed),
-    "MLX, safetensors": partial(write_mlx, file="weights.safetensors"),
-    "OpenVINO, optimum": write_optimum,
-    "OpenVINO, triple": write_triple,
-}
-LOSSY = {"ggml, q5_0", "CTranslate2, int8"}

@@ -68,11 +68,10 @@ def test_a_tensor_keeps_its_type_and_is_summed_in_float32(tmp_path: Path) -> Non
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
-def test_a_sum_that_is_not_finite_is_refused(tmp_path: Path, value: float) -> None:
+def test_a_sum_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     found = matrices()
     for part in "AB":
-        found[f"base_model.model.model.{FC1}.lora_{part}.weight"][:] = value
+        found[f"base_model.model.model.{FC1}.lora_{part}.weight"][:] = 1e30
     checkpoint = lora.merged(TINY, write_adapter(tmp_path, found))
     with pytest.raises(ModelError):
         _ = checkpoint.tensors[f"{FC1}.weight"]

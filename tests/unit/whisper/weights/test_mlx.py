@@ -2,8 +2,8 @@
 
 import json
 import tomllib
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from streamer.whisper.weights import mlx
 from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.mlx_groups import grouped
 from streamer.whisper.weights.openai import openai_name
-from streamer.whisper.weights.tensors import stored
+from streamer.whisper.weights.tensors import Tensor
 from tests.unit.whisper.support import ROOT, TINY_CONFIG, random_checkpoint
 from tests.unit.whisper.weights.mlx_writer import is_quantized, rounded, write_mlx
 from tests.unit.whisper.weights.models import TINY, change_arrays
@@ -24,7 +24,6 @@ POSITIONS, EMBEDDING = "encoder.embed_positions.weight", "decoder.embed_tokens.w
 HALF = Checkpoint(TINY.dims, {name: value.astype("float16") for name, value in TINY.tensors.items()})
 
 BY_REFERENCE = tomllib.loads((ROOT / "tests" / "data" / "quantized.toml").read_text(encoding="utf-8"))["mlx"]
-BITS = [int(bits) for bits in BY_REFERENCE]
 
 
 @pytest.mark.parametrize("checkpoint", [TINY, HALF], ids=["f32", "f16"])
@@ -70,53 +69,17 @@ def test_a_config_of_hugging_face_is_read(tmp_path: Path) -> None:
     tiny = random_checkpoint(ModelDimensions.from_huggingface(TINY_CONFIG, tmp_path))
     write_mlx(tmp_path, tiny, file="model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(TINY_CONFIG), encoding="utf-8")
+    assert mlx.matches(tmp_path)
     found = mlx.load(tmp_path)
     assert found.dims == tiny.dims
     np.testing.assert_array_equal(found.tensors["encoder.conv1.weight"], tiny.tensors["encoder.conv1.weight"])
 
 
-def parts(
-    path: Path, packed: bytes, shape: tuple[int, int], bits: int, scales: np.ndarray, biases: np.ndarray
-) -> dict[str, Any]:
-    """Write a matrix into a file of its own, and return what `grouped` takes."""
-    kind = {"float16": "F16", "float32": "F32"}[scales.dtype.name]
-    path.write_bytes(packed + scales.tobytes() + biases.tobytes())
-    return {
-        "name": "x",
-        "where": str(path),
-        "packed": stored(path, "U32", (shape[0], shape[1] * bits // 32), 0),
-        "scales": stored(path, kind, scales.shape, len(packed)),
-        "biases": stored(path, kind, biases.shape, len(packed) + scales.nbytes),
-        "shape": shape,
-    }
-
-
-@pytest.mark.parametrize("bits", BITS)
-def test_a_group_is_read_as_the_reference_reads_it(tmp_path: Path, bits: int) -> None:
-    packed, weights = BY_REFERENCE[str(bits)]
-    scale, bias = np.array([[0.5]], np.float16), np.array([[-3.25]], np.float16)
-    matrix = grouped(**parts(tmp_path / "x", bytes.fromhex(packed), (1, 32), bits, scale, bias))
+@pytest.mark.parametrize("bits", BY_REFERENCE)
+def test_a_group_is_read_as_the_reference_reads_it(bits: str) -> None:
+    packed, weights = BY_REFERENCE[bits]
+    numbers = np.frombuffer(bytes.fromhex(packed), "<u4").reshape(1, -1)
+    scale, bias = (Tensor((1, 1), "F16", partial(np.array, [[value]], np.float16)) for value in (0.5, -3.25))
+    matrix = grouped("x", "x", Tensor(numbers.shape, "U32", lambda: numbers), scale, bias, (1, 32))
     assert matrix.read().dtype == np.float32
     assert matrix.read().tolist() == [[float(weight) for weight in weights.split()]]
-
-
-# A matrix of 4 rows of 64 numbers of 4 bits, in groups of 32, and what does not fit it.
-MISFITS: list[dict[str, Any]] = [
-    *({part: {"dtype": "F64"}} for part in ("packed", "scales", "biases")),
-    *({part: {"shape": shape}} for part in ("packed", "scales", "biases") for shape in ((4, 7), (4,), (), (3, 8))),
-    *({part: {"shape": (4, n)} for part in ("scales", "biases")} for n in (4, 0)),
-    {"packed": {"shape": (4, 14)}},  # 7 bits
-    *({"shape": shape} for shape in ((4, 48), (4, 1))),
-]
-
-
-@pytest.mark.parametrize("misfit", MISFITS, ids=str)
-def test_parts_that_do_not_fit_each_other_are_refused(tmp_path: Path, misfit: dict[str, Any]) -> None:
-    zeros = np.zeros((4, 2), np.float16)
-    good = parts(tmp_path / "x", bytes(4 * 32), (4, 64), 4, zeros, zeros)
-    assert grouped(**good).shape == (4, 64)
-    changed = {
-        name: good[name]._replace(**change) if isinstance(change, dict) else change for name, change in misfit.items()
-    }
-    with pytest.raises(ModelError):
-        grouped(**{**good, **changed})

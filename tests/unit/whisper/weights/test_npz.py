@@ -1,6 +1,5 @@
 """NumPy's archives, stored and deflated, whole and broken."""
 
-import struct
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -23,7 +22,6 @@ ARRAYS: dict[str, NDArray[Any]] = {
     "columns": np.asfortranarray(np.arange(24, dtype=np.float32).reshape(2, 3, 4)),
     "nothing": np.zeros((0, 4), np.float16),
 }
-NOISE = np.random.default_rng(0).standard_normal((1500, 100), dtype=np.float32)
 
 
 @pytest.fixture
@@ -64,15 +62,8 @@ def test_other_types_are_named_and_left_alone(path: Path) -> None:
     assert {name: tensor.dtype for name, tensor in read_header(path).items()} == {name: name for name in others}
 
 
-def test_a_deflated_array_is_unpacked_in_pieces(path: Path) -> None:
-    np.savez_compressed(path, x=np.tile(NOISE, 10))
-    with checks.at_most(int(1.3 * 10 * NOISE.nbytes)):
-        found = read_header(path)["x"].read()
-    np.testing.assert_array_equal(found, np.tile(NOISE, 10))
-
-
 def test_a_deflated_array_that_is_damaged_after_it_was_opened_is_refused(path: Path) -> None:
-    np.savez_compressed(path, x=NOISE)
+    np.savez_compressed(path, x=np.random.default_rng(0).random(1000))
     tensor, data = read_header(path)["x"], path.read_bytes()
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 0xFF
@@ -80,13 +71,6 @@ def test_a_deflated_array_that_is_damaged_after_it_was_opened_is_refused(path: P
         path.write_bytes(damaged)
         with pytest.raises(ModelError):
             tensor.read()
-
-
-def test_a_deflated_array_of_another_length_than_the_archive_says_is_refused(path: Path) -> None:
-    np.savez_compressed(path, x=NOISE)
-    n_bytes = NOISE.nbytes + 128
-    path.write_bytes(path.read_bytes().replace(struct.pack("<I", n_bytes), struct.pack("<I", n_bytes + 4)))
-    checks.refuse(read_header, path)
 
 
 def test_two_members_of_one_name_are_refused(path: Path) -> None:

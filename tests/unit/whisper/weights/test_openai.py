@@ -7,17 +7,11 @@ import pytest
 import torch
 import whisper
 
-from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import huggingface, openai
 from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.openai import openai_name
-from tests.unit.whisper.support import NANO, Untyped, tensor, write_openai
+from tests.unit.whisper.support import NANO, tensor
 from tests.unit.whisper.weights.checks import assert_tensors_equal
-from tests.unit.whisper.weights.models import TINY
-
-
-def empty_whisper(dims: ModelDimensions) -> Untyped:
-    return whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(dims)))
 
 
 def as_type(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
@@ -30,25 +24,9 @@ def as_type(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
 @pytest.mark.parametrize(("dtype", "protocol"), [("float16", 2), ("float32", 3), ("bfloat16", 4), ("float16", 5)])
 def test_a_model_as_openai_whisper_saves_it(tmp_path: Path, dtype: str, protocol: int) -> None:
     nano = huggingface.load(NANO)
-    model = empty_whisper(nano.dims)
+    model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(nano.dims)))
     model.load_state_dict({openai_name(name): tensor(value).float() for name, value in nano.tensors.items()})
     model.to(getattr(torch, dtype))
     content = {"dims": model.dims.__dict__, "model_state_dict": model.state_dict()}
     torch.save(content, tmp_path / "nano.en.pt", pickle_protocol=protocol)
     assert_tensors_equal(openai.load(tmp_path / "nano.en.pt"), as_type(nano, dtype))
-
-
-def test_views_are_read_in_their_own_order(tmp_path: Path) -> None:
-    path = write_openai(tmp_path / "tiny.pt", TINY)
-    content = torch.load(path)
-    state = content["model_state_dict"]
-    name = "encoder.blocks.0.mlp.0.weight"
-    state[name] = state[name].T.contiguous().T  # columns first
-    wide = torch.zeros(TINY.dims.n_vocab, 2 * 64 + 4, dtype=torch.float16)
-    wide[:, 3:131:2] = state["decoder.token_embedding.weight"]
-    state["decoder.token_embedding.weight"] = wide[:, 3:131:2]
-    joined = torch.cat([state["decoder.ln.weight"], state["decoder.ln.bias"]])
-    state["decoder.ln.weight"], state["decoder.ln.bias"] = torch.split(joined, 64)
-    torch.save(content, path)
-    assert not torch.load(path)["model_state_dict"][name].is_contiguous()
-    assert_tensors_equal(openai.load(path), as_type(TINY, "float16"))
