@@ -53,9 +53,8 @@ def test_a_model_is_read_as_far_as_its_weights(tmp_path: Path, file: str, change
 
 
 def test_a_model_for_trying_things_out_one_to_be_fetched_and_one_that_does_not_exist() -> None:
-    expect(check_model("nano.en"), WARNING, "nano.en")
-    expect(check_model("./no/such/model"), PROBLEM, "./no/such/model")
-    expect(check_model("nobody/such-a-whisper"), WARNING, "nobody/such-a-whisper")
+    for name, severity in (("nano.en", WARNING), ("./no/such/model", PROBLEM), ("nobody/such-a-whisper", WARNING)):
+        expect(check_model(name), severity, name)
 
 
 def test_the_cache_directory_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,15 +86,6 @@ def test_one_that_cannot_be_written_to_is_a_problem_unless_it_is_the_default(
     expect(check_cache(""), WARNING, "No space left on device")
     monkeypatch.setitem(os.environ, "STREAMER_CACHE_DIR", str(tmp_path))
     expect(check_cache(""), PROBLEM, "No space left on device")
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="needs a user whom permissions stop")
-def test_a_cache_directory_that_cannot_be_entered_is_a_problem(tmp_path: Path) -> None:
-    tmp_path.chmod(0)
-    try:
-        expect(check_cache(str(tmp_path / "cache")), PROBLEM, "Permission denied")
-    finally:
-        tmp_path.chmod(0o700)
 
 
 def test_the_directory_of_the_hub_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

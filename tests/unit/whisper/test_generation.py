@@ -48,39 +48,40 @@ def test_a_models_own_settings_are_read() -> None:
     )
 
 
-def test_what_is_left_out_or_null_is_as_of_whispers_own_models(tmp_path: Path) -> None:
-    assert read(tmp_path, is_multilingual=False, suppress_tokens=None) == GenerationConfig(
-        suppress_tokens=(),
-        begin_suppress_tokens=(),
-        max_initial_timestamp_index=None,
-        alignment_heads=UPPER_HALF,
-        multilingual=False,
-    )
+NULL = {"is_multilingual": False, "suppress_tokens": None}
+LEFT_OUT = GenerationConfig(
+    suppress_tokens=(),
+    begin_suppress_tokens=(),
+    max_initial_timestamp_index=None,
+    alignment_heads=UPPER_HALF,
+    multilingual=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        ({}, {}),
+        ({"alignment_heads": [[2, 1], [0, 0], [2, 1]]}, {"alignment_heads": ((2, 1), (0, 0))}),
+        ({"suppress_tokens": [2021], "begin_suppress_tokens": [2021]}, {"begin_suppress_tokens": (2021,)}),
+        ({"max_initial_timestamp_index": 1500}, {"max_initial_timestamp_index": 1500}),
+        ({"stream_windows_s": [2, 30], "condition_on_prev_tokens": False}, {"windows_s": (2, 30), "prompted": False}),
+    ],
+)
+def test_settings_are_read_and_what_is_left_out_or_null_is_as_of_whispers_own_models(
+    tmp_path: Path, says: dict[str, object], expected: dict[str, object]
+) -> None:
+    found = read(tmp_path, **{**NULL, **says})
+    assert found == dataclasses.replace(LEFT_OUT, suppress_tokens=found.suppress_tokens, **expected)
+    assert [*found.suppress_tokens] == says.get("suppress_tokens", [])
 
 
 @pytest.mark.parametrize("says", [{}, {"lang_to_id": {"<|en|>": 514}}])
-@pytest.mark.parametrize("multilingual", [False, True])
-def test_a_model_that_says_nothing_of_languages_is_as_its_tokenizer(
-    tmp_path: Path, multilingual: bool, says: dict[str, object]
-) -> None:
+def test_a_model_that_says_nothing_of_languages_is_as_its_tokenizer(tmp_path: Path, says: dict[str, object]) -> None:
     read(tmp_path, **says)
-    tokenizer = TOKENIZER.as_multilingual(multilingual)
-    assert read_generation(tmp_path, DIMS, tokenizer).multilingual == (multilingual or bool(says))
-
-
-def test_the_highest_numbers_are_read_and_a_head_counts_once(tmp_path: Path) -> None:
-    found = read(
-        tmp_path,
-        alignment_heads=[[2, 1], [0, 0], [2, 1]],
-        suppress_tokens=[2021],
-        begin_suppress_tokens=[2021],
-        max_initial_timestamp_index=1500,
-        stream_windows_s=[2, 30],
-        condition_on_prev_tokens=False,
-    )
-    assert found.alignment_heads == ((2, 1), (0, 0))
-    assert (found.suppress_tokens, found.begin_suppress_tokens) == ((2021,), (2021,))
-    assert (found.max_initial_timestamp_index, found.windows_s, found.prompted) == (1500, (2, 30), False)
+    for multilingual in (False, True):
+        found = read_generation(tmp_path, DIMS, TOKENIZER.as_multilingual(multilingual))
+        assert found.multilingual == (multilingual or bool(says))
 
 
 @pytest.mark.parametrize("heads", [[[3, 0]], [[0, 3]], [[0, 0], [25, 13]]])
@@ -102,27 +103,22 @@ def test_a_directory_without_settings_gets_the_default_and_warns_if_they_belong_
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.n_vocab))
-class TestDefault:
-    def test_equals_openai_whisper(self, case: Case) -> None:
-        generation = default_generation(load(case), dataclasses.replace(DIMS, n_vocab=case.n_vocab))
-        theirs = reference(case)
-        task = SimpleNamespace(options=whisper.decoding.DecodingOptions(), tokenizer=theirs)
-        assert generation.suppress_tokens == whisper.decoding.DecodingTask._get_suppress_tokens(task)
-        blank = whisper.decoding.SuppressBlank(theirs, sample_begin=0)
-        logits = torch.zeros(1, case.n_vocab)
-        blank.apply(logits, torch.zeros(1, 0))
-        assert sorted(generation.begin_suppress_tokens) == torch.isinf(logits[0]).nonzero()[:, 0].tolist()
-        assert generation.max_initial_timestamp_index == whisper.decoding.DecodingOptions().max_initial_timestamp / 0.02
-        assert generation.multilingual == case.multilingual
-        assert generation.prompted
-
-    @pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
-    def test_the_alignment_heads_equal_openai_whispers(self, case: Case, n_layers: int) -> None:
-        dims = dataclasses.replace(DIMS, n_vocab=case.n_vocab, n_text_layer=n_layers)
+def test_the_default_equals_openai_whisper(case: Case) -> None:
+    dims = dataclasses.replace(DIMS, n_vocab=case.n_vocab)
+    generation, theirs, options = default_generation(load(case), dims), reference(case), whisper.DecodingOptions()
+    task = SimpleNamespace(options=options, tokenizer=theirs)
+    assert generation.suppress_tokens == whisper.decoding.DecodingTask._get_suppress_tokens(task)
+    logits = torch.zeros(1, case.n_vocab)
+    whisper.decoding.SuppressBlank(theirs, sample_begin=0).apply(logits, torch.zeros(1, 0))
+    assert sorted(generation.begin_suppress_tokens) == torch.isinf(logits[0]).nonzero()[:, 0].tolist()
+    assert generation.max_initial_timestamp_index == options.max_initial_timestamp / 0.02
+    assert (generation.multilingual, generation.prompted) == (case.multilingual, True)
+    for n_layers in range(1, 5):
+        dims = dataclasses.replace(dims, n_text_layer=n_layers)
         sizes = {**dataclasses.asdict(dims), "n_vocab": 8, "n_audio_layer": 1}
         model = whisper.model.Whisper(whisper.model.ModelDimensions(**sizes))
-        expected = model.alignment_heads.indices().T.tolist()
-        assert [list(pair) for pair in default_generation(load(case), dims).alignment_heads] == expected
+        found = [list(pair) for pair in default_generation(load(case), dims).alignment_heads]
+        assert found == model.alignment_heads.indices().T.tolist()
 
 
 def test_the_settings_that_ctranslate2_puts_into_config_json_are_read(tmp_path: Path) -> None:
@@ -184,18 +180,17 @@ def test_heads_are_known_of_published_models_and_guessed_of_distilled_ones(name:
         assert len(found) == dims.n_text_layer // 2 * dims.n_text_head
 
 
-@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"large-v1", "large-v2"}))
-def test_a_fine_tuned_model_is_known_by_its_sizes(name: str) -> None:
-    assert known_heads(SIZES[name], "somebody/whisper-large-v2-czech") == PRESETS[name].heads
-
-
-@pytest.mark.parametrize("name", ["Large-V1.pt", "ggml-large-v1", "whisper_large_v1", "me/whisper-largev1-de"])
-def test_the_first_two_large_models_are_distinguished_by_their_names(name: str) -> None:
-    assert known_heads(SIZES["large-v1"], name) == PRESETS["large-v1"].heads
-    assert known_heads(SIZES["large-v2"], name.replace("1", "2")) == PRESETS["large-v2"].heads
-
-
-@pytest.mark.parametrize("name", ["", "model.pt", "large", "large-v3"])
-def test_a_large_model_without_a_name_has_the_heads_of_both(name: str) -> None:
-    both = {*PRESETS["large-v1"].heads, *PRESETS["large-v2"].heads}
-    assert known_heads(SIZES["large-v1"], name) == tuple(sorted(both))
+@pytest.mark.parametrize(
+    ("size", "name", "of"),
+    [
+        *((size, "somebody/whisper-large-v2-czech", [size]) for size in PRESETS if size != "large-v1"),
+        *(("large-v1", name, ["large-v1"]) for name in ("Large-V1.pt", "ggml-large-v1", "me/whisper-largev1-de")),
+        *(("large-v2", name, ["large-v2"]) for name in ("whisper_large_v2", "me/whisper-largev2-de")),
+        *(("large-v1", name, ["large-v1", "large-v2"]) for name in ("", "model.pt", "large", "large-v3")),
+    ],
+)
+def test_a_fine_tuned_model_is_known_by_its_sizes_and_the_first_two_large_ones_by_their_names(
+    size: str, name: str, of: list[str]
+) -> None:
+    heads = {head for preset in of for head in PRESETS[preset].heads}
+    assert known_heads(SIZES[size], name) == tuple(sorted(heads))

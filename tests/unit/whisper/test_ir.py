@@ -49,13 +49,6 @@ def test_a_whole_graph_is_read(graph: Path) -> None:
     np.testing.assert_array_equal(compiled([np.ones((2, 3), np.float32)])[0], [[2, 3, 4], [5, 6, 7]])
 
 
-@pytest.mark.parametrize("n_bytes", [0, 1, 47])
-def test_truncated_weights_are_refused(graph: Path, n_bytes: int) -> None:
-    weights = graph.with_suffix(".bin")
-    weights.write_bytes(weights.read_bytes()[:n_bytes])
-    refuse(graph)
-
-
 @pytest.mark.parametrize("suffix", [".xml", ".bin"])
 def test_a_missing_file_is_refused(graph: Path, suffix: str) -> None:
     graph.with_suffix(suffix).unlink()
@@ -65,12 +58,15 @@ def test_a_missing_file_is_refused(graph: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"", b"<net>", b"<?xml version='1.0' encoding='nonsense'?><net/>", b"<html></html>", b"\x80\x02}q\x00."],
-    ids=["empty", "cut", "encoding", "page", "pickle"],
+    ("suffix", "content"),
+    [
+        *((".xml", text) for text in (b"", b"<net>", b"<html></html>", b"\x80\x02}q\x00.")),
+        (".xml", b"<?xml version='1.0' encoding='nonsense'?><net/>"),
+        *((".bin", bytes(n_bytes)) for n_bytes in (0, 1, 47)),
+    ],
 )
-def test_what_is_not_a_graph_is_refused(graph: Path, text: bytes) -> None:
-    graph.write_bytes(text)
+def test_what_is_not_a_graph_or_truncated_is_refused(graph: Path, suffix: str, content: bytes) -> None:
+    graph.with_suffix(suffix).write_bytes(content)
     refuse(graph)
 
 

@@ -91,18 +91,15 @@ def test_a_folder_hides_the_model_of_its_name_only_if_it_holds_one(
 
 @pytest.mark.parametrize("is_link", [False, True])
 def test_a_file_or_a_broken_link_hides_no_published_model(asked: list[str], is_link: bool) -> None:
-    if is_link:
-        link("base")
-    else:
-        Path("base").write_text("notes", encoding="utf-8")
+    (link if is_link else Path.touch)(Path("base"))
     assert find("base") == PULLED
     assert asked == ["base"]
 
 
-def link(name: str) -> None:
+def link(path: Path) -> None:
     """Make a link to nothing."""
     try:
-        Path(name).symlink_to("gone.pt")
+        path.symlink_to("gone.pt")
     except OSError:  # on Windows it takes a privilege
         pytest.skip("no symbolic links")
 
@@ -119,7 +116,7 @@ def test_a_name_of_no_model_is_refused(refusal: Refusal, monkeypatch: pytest.Mon
     for name in refusal.given.get("files", ()):
         Path(name).touch()
     for name in refusal.given.get("links", ()):
-        link(name)
+        link(Path(name))
     with refusal.expected():
         find(refusal.given["name"])
 
