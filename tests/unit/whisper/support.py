@@ -14,7 +14,6 @@ import soundfile
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 from safetensors.torch import save_file as torch_save_file
 
 from streamer.constants import SAMPLE_RATE
@@ -141,12 +140,6 @@ def config_of(dims: ModelDimensions) -> dict[str, Any]:
     }
 
 
-def nano_dims() -> ModelDimensions:
-    """Return the sizes of the embedded model."""
-    path = NANO / "config.json"
-    return ModelDimensions.from_huggingface(json.loads(path.read_text(encoding="utf-8")), path)
-
-
 def nano_table() -> list[bytes]:
     """Return what each of the embedded model's tokens of text spells."""
     tokenizer = Tokenizer.load(NANO, n_vocab=2022)
@@ -194,16 +187,6 @@ def damage(path: Path, change: object) -> None:
 
 # As small as a Whisper can be: its encoder positions are fixed.
 TINY_CONFIG = config_of(ModelDimensions(2, 1500, 4, 2, 1, 8, 32, 4, 2, 1))
-
-
-def write_tiny(directory: Path, config: Mapping[str, object] | None = None, dtype: str = "float32") -> Path:
-    """Write `config.json` and `model.safetensors` of a tiny model; `config` changes the former only."""
-    directory.mkdir(parents=True, exist_ok=True)
-    dims = ModelDimensions.from_huggingface(TINY_CONFIG, directory)
-    tensors = {f"model.{name}": value.astype(dtype) for name, value in random_checkpoint(dims).tensors.items()}
-    save_file(tensors, directory / "model.safetensors")
-    (directory / "config.json").write_text(json.dumps({**TINY_CONFIG, **(config or {})}), encoding="utf-8")
-    return directory
 
 
 def write_huggingface(directory: Path, checkpoint: Checkpoint, dtype: str = "float32") -> Path:

@@ -16,14 +16,14 @@ from safetensors.torch import load_file as load_tensors
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import huggingface, safetensors
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
-from tests.unit.whisper.support import Untyped, write_tiny
+from tests.unit.whisper.support import Untyped, write_huggingface
 from tests.unit.whisper.weights import checks
-from tests.unit.whisper.weights.models import change_arrays, change_config, write_table
+from tests.unit.whisper.weights.models import TINY, change_arrays, change_config, write_table
 
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    return write_tiny(tmp_path / "tiny")
+    return write_huggingface(tmp_path / "tiny", TINY)
 
 
 def checkpoint_of(model: Untyped) -> Checkpoint:
@@ -54,7 +54,7 @@ def test_a_model_as_transformers_saves_it(tmp_path: Path, reference: Untyped, ma
 
 
 def test_of_other_tensors_only_an_output_projection_that_is_not_tied_is_loaded(tiny: Path) -> None:
-    own = np.arange(32, dtype="float32").reshape(8, 4)
+    own = TINY.tensors["decoder.embed_tokens.weight"] + 1
     change_arrays(tiny / "model.safetensors", {"proj_out.weight": own, "ema": "int64 9"})
     found = huggingface.load(tiny)
     assert set(found.tensors) == set(expected_shapes(found.dims))

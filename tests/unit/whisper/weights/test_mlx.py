@@ -16,7 +16,7 @@ from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.mlx_groups import grouped
 from streamer.whisper.weights.openai import openai_name
 from streamer.whisper.weights.tensors import Tensor
-from tests.unit.whisper.support import ROOT, TINY_CONFIG, random_checkpoint
+from tests.unit.whisper.support import ROOT, config_of, random_checkpoint
 from tests.unit.whisper.weights.mlx_writer import is_quantized, rounded, write_mlx
 from tests.unit.whisper.weights.models import TINY, change_arrays
 
@@ -66,13 +66,12 @@ def test_a_width_that_has_no_sinusoids_is_refused(tmp_path: Path) -> None:
 
 def test_a_config_of_hugging_face_is_read(tmp_path: Path) -> None:
     """As mlx-audio writes it, the tensors being MLX's."""
-    tiny = random_checkpoint(ModelDimensions.from_huggingface(TINY_CONFIG, tmp_path))
-    write_mlx(tmp_path, tiny, file="model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(TINY_CONFIG), encoding="utf-8")
+    write_mlx(tmp_path, TINY, file="model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config_of(TINY.dims)), encoding="utf-8")
     assert mlx.matches(tmp_path)
     found = mlx.load(tmp_path)
-    assert found.dims == tiny.dims
-    np.testing.assert_array_equal(found.tensors["encoder.conv1.weight"], tiny.tensors["encoder.conv1.weight"])
+    assert found.dims == TINY.dims
+    np.testing.assert_array_equal(found.tensors["encoder.conv1.weight"], TINY.tensors["encoder.conv1.weight"])
 
 
 @pytest.mark.parametrize("bits", BY_REFERENCE)

@@ -1,24 +1,14 @@
 """Files of `torch.save` without torch: what a pickle can ask for, and what it cannot get; see also `weights.toml`."""
 
 import pickle
-import pickletools
 import struct
-import zipfile
 from collections.abc import Callable
-from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
-from streamer.errors import ModelError
 from streamer.whisper.weights import torch as torch_file
-from streamer.whisper.weights.tensors import Tensor
-from tests.unit.whisper.support import check_one_line
 from tests.unit.whisper.weights import checks
 from tests.unit.whisper.weights.models import change_members, program, write_archive
 
@@ -58,35 +48,24 @@ def test_numbers_texts_and_lists_come_back(tmp_path: Path) -> None:
 
 
 class Call:
-    """Pickles as a call."""
+    """Pickles as a call that makes a file."""
 
-    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
-        self.call = (function, arguments)
+    def __init__(self, made: Path) -> None:
+        self.made = made
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        return self.call
-
-
-CALLS: dict[str, Callable[[Path], Call]] = {
-    "eval": lambda made: Call(eval, f"open({str(made)!r}, 'w')"),
-    "open": lambda made: Call(open, str(made), "w"),
-    "touch": lambda made: Call(Path.touch, made),
-    "torch.load": lambda made: Call(torch.load, str(made)),
-    "nested": lambda made: Call(getattr, Call(__import__, "os"), "system"),
-}
+        return Path.touch, (self.made,)
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-@pytest.mark.parametrize("name", CALLS)
-def test_a_pickle_that_calls_something_runs_nothing(tmp_path: Path, name: str, protocol: int) -> None:
+def test_a_pickle_that_calls_something_runs_nothing(tmp_path: Path, protocol: int) -> None:
     made = tmp_path / "made"
-    data = pickle.dumps({"dims": CALLS[name](made)}, protocol)
+    data = pickle.dumps({"dims": Call(made)}, protocol)
     with checks.at_most(MOST_BYTES):
         checks.refuse(torch_file.read, write_archive(tmp_path / "hostile.pt", data))
     assert not made.exists()
-    if name in ("eval", "open", "touch"):
-        pickle.loads(data)
-        assert made.exists(), "else the test shows nothing"
+    pickle.loads(data)
+    assert made.exists(), "else the test shows nothing"
 
 
 def test_a_tensor_whose_elements_are_to_be_changed_is_refused(tmp_path: Path) -> None:
@@ -123,43 +102,3 @@ def test_lists_in_each_other_are_not_written_out(tmp_path: Path) -> None:
     with checks.at_most(1 << 20):
         assert set(torch_file.read(write_archive(tmp_path / "bomb.pt", program(value)))) == {"a"}
         checks.refuse(torch_file.read, write_archive(tmp_path / "bomb.pt", b"\x80\x02" + value + b"."))
-
-
-def operations() -> list[bytes]:
-    """Return the operations of a pickle that `torch.save` writes."""
-    torch.save({"a": torch.ones(2, 2).half(), "b": torch.nn.Parameter(torch.ones(1)), "c": [1, -5]}, file := BytesIO())
-    data = zipfile.ZipFile(file).read("archive/data.pkl")
-    places = [place for _, _, place in pickletools.genops(data) if place is not None]
-    return [data[begin:end] for begin, end in pairwise(places)]
-
-
-OPERATIONS = operations()
-OTHERS = [
-    b"\x8c\xff",
-    b"X\xff\xff\xff\xff",
-    b"\x8a\xff",
-    b"\xff",
-    b"\x8d" + b"\xff" * 8,
-    b"cos\n\xff\n",
-    b"h\0",
-    b"0",
-    b"2",
-]
-
-places = st.integers(0, len(OPERATIONS))
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
-@given(st.lists(st.tuples(places, places, st.sampled_from([*OPERATIONS, *OTHERS])), max_size=5))
-@example([(1, 0, b"}q\0X\1\0\0\0ah\0s")])  # a dictionary in itself
-def test_any_program_ends_in_data_or_in_one_line(tmp_path: Path, changes: list[tuple[int, int, bytes]]) -> None:
-    written = list(OPERATIONS)
-    for begin, n, new in changes:
-        written[begin : begin + n % 4] = [new]
-    try:
-        saved: dict[str, Any] = torch_file.read(write_archive(tmp_path / "any.pt", b"".join(written) + b"."))
-    except ModelError as error:
-        check_one_line(error)
-        return
-    for found in saved.values():
-        assert not isinstance(found, Tensor) or 0 in found.shape or found.read().shape == found.shape
