@@ -1,6 +1,5 @@
 """Graphs of OpenVINO as other programs export them: the same computation, with what exporters do in different ways."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,6 @@ import openvino.opset13 as ops
 
 from streamer.arrays import FloatArray
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.support import config_of
 
 # Makes a constant of a weight.
 Store = Callable[[FloatArray], ov.Node]
@@ -64,7 +62,6 @@ class Style:
     scale: str = "queries"
     transposed: bool = False  # rows and columns of matrices
     tied: bool = True  # logits with the constant of the embedding
-    config: bool = True
 
 
 def write_optimum(directory: Path, checkpoint: Checkpoint, style: Style | None = None) -> Path:
@@ -76,12 +73,12 @@ def write_optimum(directory: Path, checkpoint: Checkpoint, style: Style | None =
     positions = ops.slice(decoder.weight("decoder.embed_positions.weight"), [0], [4], [1], [0])
     _save(directory / "openvino_encoder_model.xml", encoder, {"last_hidden_state": encoder.encoder()})
     _save(directory / "openvino_decoder_model.xml", decoder, {"logits": decoder.decoder(ids, positions, hidden)})
-    return _with_config(directory, checkpoint, style)
+    return directory
 
 
 def write_triple(directory: Path, checkpoint: Checkpoint, style: Style | None = None, *, n_slots: int = 31) -> Path:
     """Write encoder, cross-KV and a decoder of one token with a cache, as people have them for NPUs."""
-    style = style or Style(config=False)
+    style = style or Style()
     dims = checkpoint.dims
     encoder, cross, decoder = (_Graph(checkpoint, style) for _ in range(3))
     _save(directory / "whisper_medium_encoder.xml", encoder, {"last_hidden_state": encoder.encoder()})
@@ -104,12 +101,6 @@ def write_triple(directory: Path, checkpoint: Checkpoint, style: Style | None = 
         decoder,
         {"logits": logits, **decoder.outputs},
     )
-    return _with_config(directory, checkpoint, style)
-
-
-def _with_config(directory: Path, checkpoint: Checkpoint, style: Style) -> Path:
-    if style.config:
-        (directory / "config.json").write_text(json.dumps(config_of(checkpoint.dims)), encoding="utf-8")
     return directory
 
 
