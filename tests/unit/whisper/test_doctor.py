@@ -16,9 +16,9 @@ from streamer.whisper import doctor
 from streamer.whisper.device.devices import DeviceInfo
 from streamer.whisper.doctor import LITTLE_SPACE_BYTES, check_cache, check_hub, check_model
 from streamer.whisper.trust import Verdict
+from tests import findings
+from tests.findings import OK, PROBLEM, WARNING
 from tests.unit.whisper.support import NANO, damage
-
-OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -30,10 +30,7 @@ def _much_space(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def expect(finding: Finding, severity: Severity, about: str) -> None:
-    """Check how grave a finding is, that it names what it is about, and that it has a remedy unless all is well."""
-    assert (finding.severity, bool(finding.remedy)) == (severity, severity != OK)
-    assert about in finding.found
-    assert "\n" not in finding.found + finding.remedy
+    findings.expect(finding, severity, about, "" if severity is OK else " ")  # a remedy, unless all is well
 
 
 @pytest.mark.parametrize(
