@@ -3,12 +3,10 @@
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,7 @@ from streamer.whisper.source import load_checkpoint
 from streamer.whisper.weights import ctranslate2, formats, huggingface, mlx
 from streamer.whisper.weights.checkpoint import expected_shapes
 from tests.refusals import Refusal, refusals
-from tests.unit.whisper.support import check_one_line, random_checkpoint
+from tests.unit.whisper.support import check_one_line, random_checkpoint, write_huggingface
 from tests.unit.whisper.weights import checks
 from tests.unit.whisper.weights.models import FORMATS, GRAPHS, PARTS, TINY, add_files, prepare, read_all
 
@@ -33,19 +31,6 @@ MOST_BYTES = 8 << 20
 every_format = pytest.mark.parametrize("name", FORMATS)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return the directory of a whole model of a format."""
-
-    @cache
-    def write(name: str) -> Path:
-        directory = tmp_path_factory.mktemp("whole")
-        (FORMATS | GRAPHS | PARTS)[name].write(directory, TINY)
-        return directory
-
-    return write
-
-
 def read(path: Path, lora: Path | None = None) -> None:
     """Read all of a model, and check that its tensors are what graphs are built of."""
     _, checkpoint = load_checkpoint(path, lora)
@@ -56,11 +41,12 @@ def read(path: Path, lora: Path | None = None) -> None:
 
 
 @every_format
-def test_its_format_is_found_and_all_of_it_is_read(whole: Callable[[str], Path], name: str) -> None:
-    path = FORMATS[name].path(whole(name))
-    format_, found = formats.find(path)
-    assert (format_.load, found) == (FORMATS[name].load, path)
-    read(path)
+def test_its_format_is_found_and_all_of_it_is_read(tmp_path: Path, name: str) -> None:
+    kind = FORMATS[name]
+    kind.write(tmp_path, TINY)
+    format_, found = formats.find(kind.path(tmp_path))
+    assert (format_.load, found) == (kind.load, kind.path(tmp_path))
+    read(found)
 
 
 @every_format
@@ -132,19 +118,18 @@ if sys.platform != "win32":  # there a link takes a privilege
     ("name", "n_times"),
     [*((name, 80) for name in (*FORMATS, "LoRA")), *(pytest.param(name, 8, marks=pytest.mark.slow) for name in GRAPHS)],
 )
-def test_a_damaged_file_is_refused_in_one_line_or_does_no_harm(
-    whole: Callable[[str], Path], tmp_path: Path, name: str, n_times: int
-) -> None:
+def test_a_damaged_file_is_refused_in_one_line_or_does_no_harm(tmp_path: Path, name: str, n_times: int) -> None:
+    base = write_huggingface(tmp_path / "base", TINY) if name == "LoRA" else None
     for seed in range(n_times):
-        choices = random.Random(seed)
-        directory = Path(shutil.copytree(whole(name), tmp_path / str(seed)))
-        path, lora = (whole("Hugging Face"), directory) if name == "LoRA" else (directory, None)
+        choices, directory = random.Random(seed), tmp_path / str(seed)
+        directory.mkdir()
+        (FORMATS | GRAPHS | PARTS)[name].write(directory, TINY)
         files = sorted(directory.iterdir())
         weights = [file for file in files if file.suffix != ".json"]
         DAMAGES[seed % len(DAMAGES)](choices.choice([*weights, *weights, *files]), choices)
         try:
             with checks.at_most(MOST_BYTES):
-                read(path, lora)
+                read(base or directory, base and directory)
         except ModelError as error:
             check_one_line(error)
             assert str(directory) in str(error)  # noqa: PT017 - a good model is fine, too
@@ -182,9 +167,11 @@ for path in sys.argv[1:]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory is in use is read from /proc")
-def test_what_is_announced_is_not_allocated(whole: Callable[[str], Path], tmp_path: Path) -> None:
-    paths = [shutil.copytree(whole(name), tmp_path / str(i)) for i, (name, *_) in enumerate(HUGE)]
-    for path, (_, pattern, old, new) in zip(paths, HUGE, strict=True):
+def test_what_is_announced_is_not_allocated(tmp_path: Path) -> None:
+    paths = [tmp_path / str(i) for i in range(len(HUGE))]
+    for path, (name, pattern, old, new) in zip(paths, HUGE, strict=True):
+        path.mkdir()
+        (FORMATS | GRAPHS)[name].write(path, TINY)
         file = next(path.glob(pattern))
         if old:
             file.write_bytes(file.read_bytes().replace(old, new))

@@ -44,19 +44,23 @@ def exact() -> Checkpoint:
 
 
 @pytest.fixture(autouse=True)
-def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openvino, "probe_graphs", lambda paths: None)
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Graphs that would be read in another process first."""
+    paths: list[Path] = []
+    monkeypatch.setattr(openvino, "probe_graphs", paths.extend)
+    return paths
 
 
 @both
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(("store", "transposed"), [(as_float, False), (as_half, True)])
 def test_the_weights_are_those_that_were_exported(
-    exact: Checkpoint, tmp_path: Path, write: Write, scale: str, store: Store, transposed: bool
+    exact: Checkpoint, tmp_path: Path, probed: list[Path], write: Write, scale: str, store: Store, transposed: bool
 ) -> None:
     write(tmp_path, exact, Style(store, scale, transposed))
     assert formats.find(tmp_path) == (openvino, tmp_path)
     found = openvino.load(tmp_path)
+    assert {*probed} == {*tmp_path.glob("*.xml")}
     assert found.dims == DIMS
     assert set(found.tensors) == set(exact.tensors)
     for name, expected in exact.tensors.items():
