@@ -80,10 +80,8 @@ def as_checkpoint(
         if tensor.dtype not in FLOATS:
             raise unfit(where, f"has {name} of type {tensor.dtype!r:.20}", "F16, BF16 or F32", "convert the model")
         if tensor.shape != shapes[name]:
-            fact, expected = (
-                f"has {name} of shape {list(tensor.shape)!s:.60}",
-                f"{list(shapes[name])} as in {described_by}",
-            )
+            fact = f"has {name} of shape {list(tensor.shape)!s:.60}"
+            expected = f"{list(shapes[name])} as in {described_by}"
             raise unfit(where, fact, expected, "the files are of different models, download all again from one place")
     return Checkpoint(dims, LazyTensors({name: tensor.read for name, tensor in tensors.items()}, where))
 

@@ -133,8 +133,7 @@ def _read_dimensions(path: Path, variables: dict[str, Tensor]) -> ModelDimension
             raise ValueError(f"{name} of {len(found)} dimensions: expected {rank}, as in Whisper models")
         return found
 
-    _, n_mels, _ = shape("encoder/conv1/weight", 3)
-    sizes = {"n_mels": n_mels, "n_vocab": shape(_EMBEDDING, 2)[0]}
+    sizes = {"n_mels": shape("encoder/conv1/weight", 3)[1], "n_vocab": shape(_EMBEDDING, 2)[0]}
     for side, part in (("encoder", "audio"), ("decoder", "text")):
         n_positions, width = shape(f"{side}/position_encodings/encodings", 2)
         layers = {name.split("/")[1] for name in variables if name.startswith(f"{side}/layer_")} - {"layer_norm"}
@@ -145,11 +144,16 @@ def _read_dimensions(path: Path, variables: dict[str, Tensor]) -> ModelDimension
     return ModelDimensions.from_openai(sizes, path)
 
 
+def variable_name(name: str) -> str:
+    """Return CTranslate2's name of a tensor, given Hugging Face's; projections of one input have the same."""
+    for pattern, replacement in _RENAMED:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
 def _find_tensor(variables: dict[str, Tensor], name: str) -> Tensor | None:
     """Return the tensor that has this name in Hugging Face's models; None if it is missing."""
-    there = name
-    for pattern, replacement in _RENAMED:
-        there = re.sub(pattern, replacement, there)
+    there = variable_name(name)
     whole = _dequantized(variables, there)
     projections = next((found for matrix, found in _TOGETHER.items() if matrix in there), "")
     if whole is None or not whole.shape or not projections:

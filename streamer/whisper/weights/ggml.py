@@ -100,10 +100,8 @@ def _read_tensor(file: File, version: int) -> tuple[str, Tensor]:
         remedy = "fetch the model in one of these, such as q5_0, q5_1 or q8_0, or quantize it to one"
         raise unfit(file.path, fact, expected, remedy)
     if kind in _QUANTIZED and version != _QUANTIZATION_VERSION:
-        fact, remedy = (
-            f"has quantized tensors of version {version}",
-            "quantize the model again with a newer whisper.cpp",
-        )
+        fact = f"has quantized tensors of version {version}"
+        remedy = "quantize the model again with a newer whisper.cpp"
         raise unfit(file.path, fact, str(_QUANTIZATION_VERSION), remedy)
     size = BLOCK_SIZE if kind in _QUANTIZED else 1
     if min(shape) < 1 or shape[-1] % size:

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.whisper.weights.checkpoint import Checkpoint
+from streamer.whisper.weights.ctranslate2 import variable_name
 
 VERSION = 6
 TYPES = ("float32", "int8", "int16", "int32", "float16")
@@ -32,46 +34,18 @@ def write_ctranslate2(
 
 
 def variables_of(checkpoint: Checkpoint) -> Variables:
-    """Return the variables of a checkpoint, none of them quantized."""
-    dims, tensors = checkpoint.dims, checkpoint.tensors
-    found: Variables = {
-        "encoder/num_heads": np.array(dims.n_audio_head, np.int16),
-        "decoder/num_heads": np.array(dims.n_text_head, np.int16),
+    """Return the variables of a checkpoint, none of them quantized; projections of one input stand in one."""
+    parts: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+    for name, values in checkpoint.tensors.items():
+        parts[variable_name(name)].append(values)
+        if "k_proj" in name:  # the bias that keys do not have
+            parts[variable_name(name.replace("weight", "bias"))].append(np.zeros_like(values[0]))
+    return {
+        "encoder/num_heads": np.array(checkpoint.dims.n_audio_head, np.int16),
+        "decoder/num_heads": np.array(checkpoint.dims.n_text_head, np.int16),
         "decoder/activation": np.array(3, np.int8),
-        "decoder/embeddings/weight": tensors["decoder.embed_tokens.weight"],
+        **{name: np.concatenate(values) for name, values in parts.items()},
     }
-
-    def linear(name: str, *modules: str) -> None:
-        for kind in ("weight", "bias"):
-            parts = [
-                # The bias that keys do not have.
-                tensors[f"{m}.{kind}"] if f"{m}.{kind}" in tensors else np.zeros_like(tensors[f"{m}.weight"][0])
-                for m in modules
-            ]
-            found[f"{name}/{kind}"] = np.concatenate(parts)
-
-    def norm(name: str, module: str) -> None:
-        found[f"{name}/gamma"], found[f"{name}/beta"] = tensors[f"{module}.weight"], tensors[f"{module}.bias"]
-
-    for side, n_layers in (("encoder", dims.n_audio_layer), ("decoder", dims.n_text_layer)):
-        found[f"{side}/position_encodings/encodings"] = tensors[f"{side}.embed_positions.weight"]
-        norm(f"{side}/layer_norm", f"{side}.layer_norm")
-        for i in range(n_layers):
-            there, here = f"{side}/layer_{i}", f"{side}.layers.{i}"
-            linear(f"{there}/self_attention/linear_0", *(f"{here}.self_attn.{p}_proj" for p in "qkv"))
-            linear(f"{there}/self_attention/linear_1", f"{here}.self_attn.out_proj")
-            norm(f"{there}/self_attention/layer_norm", f"{here}.self_attn_layer_norm")
-            if side == "decoder":
-                linear(f"{there}/attention/linear_0", f"{here}.encoder_attn.q_proj")
-                linear(f"{there}/attention/linear_1", *(f"{here}.encoder_attn.{p}_proj" for p in "kv"))
-                linear(f"{there}/attention/linear_2", f"{here}.encoder_attn.out_proj")
-                norm(f"{there}/attention/layer_norm", f"{here}.encoder_attn_layer_norm")
-            linear(f"{there}/ffn/linear_0", f"{here}.fc1")
-            linear(f"{there}/ffn/linear_1", f"{here}.fc2")
-            norm(f"{there}/ffn/layer_norm", f"{here}.final_layer_norm")
-    linear("encoder/conv1", "encoder.conv1")
-    linear("encoder/conv2", "encoder.conv2")
-    return found
 
 
 def quantize(values: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
