@@ -1,6 +1,5 @@
 """OpenVINO graphs from anywhere: whatever is wrong with the files is one line."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +13,17 @@ from streamer.whisper.ir import probe_graphs, read_graph
 from tests.unit.whisper.support import check_one_line
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A graph whose second constant is 24 bytes at the end of the weights."""
+def write(path: Path) -> Path:
+    """Write a graph whose second constant is 24 bytes at the end of the weights."""
     x = ops.parameter([2, 3], np.float32, "x")
     y = ops.add(ops.multiply(x, np.full((2, 3), 2, np.float32)), np.arange(6, dtype=np.float32).reshape(2, 3))
-    path = tmp_path_factory.mktemp("ir") / "graph.xml"
     ov.save_model(ov.Model([ops.result(y)], [x], "graph"), path, compress_to_fp16=False)
     return path
 
 
 @pytest.fixture
-def graph(whole: Path, tmp_path: Path) -> Path:
-    for suffix in (".xml", ".bin"):
-        shutil.copy(whole.with_suffix(suffix), tmp_path)
-    return tmp_path / "graph.xml"
+def graph(tmp_path: Path) -> Path:
+    return write(tmp_path / "graph.xml")
 
 
 def refuse(path: Path) -> None:
@@ -87,7 +82,8 @@ def test_a_graph_with_something_wrong_in_it_is_refused(graph: Path, old: str, ne
     refuse(graph)
 
 
-def test_only_a_graph_that_crashes_openvino_is_refused_by_the_probe(graph: Path, whole: Path) -> None:
+def test_only_a_graph_that_crashes_openvino_is_refused_by_the_probe(graph: Path, tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.xml")
     graph.write_bytes(b"")
     probe_graphs([graph, whole])  # reading it is refused
     # An operation with fewer inputs than it has.

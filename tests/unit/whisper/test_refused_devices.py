@@ -16,7 +16,7 @@ from streamer.whisper.device.stage import Stage
 from streamer.whisper.loading import LoadOptions, verify_model
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.trust import kept_verdicts
-from tests.unit.whisper.stand_in_npu import StandInCore, add_noise, install, late, npu_computes
+from tests.unit.whisper.stand_in_npu import Compile, StandInCore, add_noise, at_once, install, late, npu_computes
 from tests.unit.whisper.support import NANO
 
 pytestmark = pytest.mark.slow
@@ -106,22 +106,18 @@ def test_verify_says_whether_the_npu_was_busy(tmp_path: Path, cache_dir: Path, m
     assert [check.found for check in verify_model(str(NANO), options) if "busy" in check.name] == ["2.0 ms"]
 
 
-def test_a_decoder_that_an_npu_computes_wrongly_is_on_the_cpu_though_there_is_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, check: Callable[..., WhisperModel]
+def refuse_decoders(model: ov.Model) -> None:
+    if "decoder" in model.get_friendly_name():
+        raise RuntimeError("Exception from x\nno room for so many layers")
+
+
+@pytest.mark.parametrize("compile", [at_once, refuse_decoders])
+def test_a_decoder_that_an_npu_computes_wrongly_or_refuses_is_on_the_cpu_though_there_is_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, check: Callable[..., WhisperModel], compile: Compile
 ) -> None:
-    install(monkeypatch, available=("CPU", "GPU", "NPU"))
-    npu_computes(monkeypatch, "decoder", add_noise)
-    check(1, decoder="CPU")
-
-
-def test_a_decoder_that_the_npus_compiler_refuses_is_on_the_cpu_though_there_is_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, check: Callable[..., WhisperModel]
-) -> None:
-    def compile(model: ov.Model) -> None:
-        if "decoder" in model.get_friendly_name():
-            raise RuntimeError("Exception from x\nno room for so many layers")
-
     install(monkeypatch, compile, ("CPU", "GPU", "NPU"))
+    if compile is at_once:
+        npu_computes(monkeypatch, "decoder", add_noise)
     check(1, decoder="CPU")
 
 
