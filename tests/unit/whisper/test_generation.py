@@ -31,9 +31,9 @@ DIMS = ModelDimensions.from_huggingface(read_json(NANO / "config.json"), NANO)
 UPPER_HALF = tuple((layer, head) for layer in (1, 2) for head in range(3))
 
 
-def read(folder: Path, **settings: object) -> GenerationConfig:
+def read(folder: Path, file: str = "generation_config.json", /, **settings: object) -> GenerationConfig:
     """Return what is read of a file that says this."""
-    (folder / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    (folder / file).write_text(json.dumps(settings), encoding="utf-8")
     return read_generation(folder, DIMS, TOKENIZER)
 
 
@@ -124,22 +124,18 @@ def test_the_default_equals_openai_whisper(case: Case) -> None:
 
 
 def test_the_settings_that_ctranslate2_puts_into_config_json_are_read(tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
     said = {"suppress_ids": [1, 2], "suppress_ids_begin": [220, 5], "lang_ids": [514], "alignment_heads": [[2, 1]]}
-    config.write_text(json.dumps(said), encoding="utf-8")
-    assert read_generation(tmp_path, DIMS, TOKENIZER) == GenerationConfig(
+    assert read(tmp_path, "config.json", **said) == GenerationConfig(
         suppress_tokens=(1, 2),
         begin_suppress_tokens=(220, 5),
         max_initial_timestamp_index=50,  # which its decoder has unless it is told another
         alignment_heads=((2, 1),),
         multilingual=True,
     )
-    config.write_text(json.dumps({**said, "suppress_ids": [2022]}), encoding="utf-8")
     with pytest.raises(ModelError):
-        read_generation(tmp_path, DIMS, TOKENIZER)
+        read(tmp_path, "config.json", **{**said, "suppress_ids": [2022]})
     # The first conversions had no heads.
-    config.write_text('{"suppress_ids": null, "suppress_ids_begin": null}', encoding="utf-8")
-    found = read_generation(tmp_path, DIMS, TOKENIZER)
+    found = read(tmp_path, "config.json", suppress_ids=None, suppress_ids_begin=None)
     assert (found.suppress_tokens, found.begin_suppress_tokens, found.alignment_heads) == ((), (), UPPER_HALF)
     # A file of its own comes first.
     shutil.copy(NANO / "generation_config.json", tmp_path)
