@@ -40,6 +40,7 @@ def change(path: Path, old: str, new: str) -> None:
 
 
 def test_a_whole_graph_is_read(graph: Path) -> None:
+    probe_graphs([graph])
     compiled = the_core().compile_model(read_graph(graph), "CPU")
     np.testing.assert_array_equal(compiled([np.ones((2, 3), np.float32)])[0], [[2, 3, 4], [5, 6, 7]])
 

@@ -22,7 +22,7 @@ from tests.unit.whisper.support import check_one_line, random_checkpoint, write_
 from tests.unit.whisper.weights import checks
 from tests.unit.whisper.weights.models import FORMATS, GRAPHS, PARTS, TINY, add_files, prepare, read_all
 
-# A larger one, whose largest tensor has 20 MB in float32.
+# Of a model whose largest tensor has 20 MB in float32.
 WIDE = ModelDimensions(80, 1500, 128, 2, 1, 40_000, 448, 128, 2, 1)
 
 # Of Python's memory; the files of a model take a tenth of it.
@@ -126,13 +126,16 @@ def test_a_damaged_file_is_refused_in_one_line_or_does_no_harm(tmp_path: Path, n
         (FORMATS | GRAPHS | PARTS)[name].write(directory, TINY)
         files = sorted(directory.iterdir())
         weights = [file for file in files if file.suffix != ".json"]
-        DAMAGES[seed % len(DAMAGES)](choices.choice([*weights, *weights, *files]), choices)
+        damage = DAMAGES[seed % len(DAMAGES)]
+        damage(choices.choice([*weights, *weights, *files]), choices)
         try:
             with checks.at_most(MOST_BYTES):
                 read(base or directory, base and directory)
         except ModelError as error:
             check_one_line(error)
             assert str(directory) in str(error)  # noqa: PT017 - a good model is fine, too
+        else:
+            assert damage is not truncated
 
 
 # Files that announce far more than there is: of which model, and what is changed in it; nothing: it gets 8 GiB long,
