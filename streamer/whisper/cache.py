@@ -12,12 +12,13 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import platformdirs
 
 from streamer.errors import ConfigError
+from streamer.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,18 @@ def entry(base: Path, kind: str, facts: Sequence[object]) -> Path:
     """Return the directory of what holds under these facts; it may not exist."""
     digest = hashlib.sha256(json.dumps([str(fact) for fact in facts]).encode("utf-8")).hexdigest()[:16]
     return base / f"{kind}-{digest}"
+
+
+def facts_of(files: Iterable[Path], *others: object) -> str:
+    """Return what changes if one of these files or folders, this program or something else does."""
+    code = [Path(__file__).parent / room for room in ("device", "graphs", "weights")]
+    return json.dumps([__version__, *(stamp for path in (*files, *code) for stamp in _stamps(path)), *map(str, others)])
+
+
+def _stamps(path: Path) -> list[tuple[str, int, int]]:
+    """Return what changes if a file, or one in a folder, does: its name, bytes and time."""
+    files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.is_file())
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
 def use(directory: Path) -> None:

@@ -1,7 +1,10 @@
 """OpenVINO graphs in files. OpenVINO checks most of what it reads, but some broken graphs crash it."""
 
+import os
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +19,11 @@ import openvino
 for path in sys.argv[1:]:
     openvino.Core().read_model(path)
 """
+
+
+# How a layer begins in a file of OpenVINO's, with its name, and what may follow.
+_LAYER = re.compile(r'<layer id="\d+" name="([^"]*)" type="Convert"[^>]*>')
+_MARK = '<rt_info><attribute name="decompression" version="0" /></rt_info>'
 
 
 def probe_graphs(paths: Sequence[Path]) -> None:
@@ -49,6 +57,25 @@ def read_graph(path: Path) -> ov.Model:
             " fetch both again, or update openvino"
         ) from None
     return model
+
+
+def write_graph(model: ov.Model, path: Path) -> None:
+    """Write a graph, and its weights beside it in a `.bin` file; the graph has the same time whenever it is written.
+
+    Other processes see whole files. Raises OSError or RuntimeError if it cannot be written.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as directory:
+        written = Path(directory) / path.name
+        ov.serialize(model, written)
+        # OpenVINO forgets what Python has marked (see `types.mark_half_weights`).
+        marked = {node.get_friendly_name() for node in model.get_ops() if "decompression_0" in node.get_rt_info()}
+        text = _LAYER.sub(
+            lambda layer: layer[0] + (_MARK if layer[1] in marked else ""), written.read_text(encoding="utf-8")
+        )
+        written.write_text(text, encoding="utf-8", newline="\n")
+        os.utime(written, (0, 0))
+        for file in (written.with_suffix(".bin"), written):
+            file.replace(path.with_suffix(file.suffix))
 
 
 def first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streamer.errors import InferenceError, LostDeviceError
 from streamer.whisper import adapters
-from streamer.whisper.cache import open_cache
+from streamer.whisper.cache import facts_of, open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.choices import choose_beams, choose_weights, choose_windows
 from streamer.whisper.decode.window import FILE_BEAMS
@@ -187,8 +187,9 @@ def prepare(
         max(n_beams, FILE_BEAMS),
         cache_dir=cache_dir,
         model=" ".join([*(str(path.resolve()) for path in files), source.weights]),
+        facts=facts_of(files, source.generation.alignment_heads),
     )
-    return Prepared(source, recipe, Verdicts(f"{source.origin} {source.weights}".strip(), files), n_beams, why)
+    return Prepared(source, recipe, Verdicts(f"{source.origin} {source.weights}".strip()), n_beams, why)
 
 
 def start(

@@ -7,7 +7,7 @@ model or this program's version change.
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import openvino as ov
 
 from streamer.arrays import FloatArray
 from streamer.errors import InferenceError, ModelError
-from streamer.version import __version__
 from streamer.whisper import cache
 from streamer.whisper.check import Check
 from streamer.whisper.device.checks import (
@@ -92,17 +91,16 @@ class Verdict:
     # Seconds that it took to compile; less if it was in the cache.
     compile_s: float
 
-    # This program's version, and what changes if a file of the model does.
+    # Those of the recipe.
     facts: str
 
 
 class Verdicts:
     """The verdicts on a model's graphs; those on the CPU, with which others are compared, need none."""
 
-    def __init__(self, model: str, files: Iterable[Path]) -> None:
-        """Know nothing yet. model : what it is published as; files : its files and folders"""
+    def __init__(self, model: str) -> None:
+        """Know nothing yet. model : what it is published as"""
         self._model = model
-        self._facts = json.dumps([__version__, *(stamp for path in files for stamp in _stamps(path))])
         # By the name of the graph's entry in the cache.
         self._kept: dict[Path, Verdict] = {}
 
@@ -135,7 +133,7 @@ class Verdicts:
             about = describe_device(the_core(), place.device).about
             for sizes, compiled in stages[stage].graphs.items():
                 took_s = round(compiled.compile_s, 1)
-                verdict = Verdict(problem, str(sizes), self._model, about, ov.get_version(), took_s, self._facts)
+                verdict = Verdict(problem, str(sizes), self._model, about, ov.get_version(), took_s, recipe.facts)
                 self._kept[recipe.entry(sizes, place)] = verdict
                 if (directory := recipe.directory(sizes, place)) is not None:
                     cache.use(directory)
@@ -156,7 +154,7 @@ class Verdicts:
         if kept is not None or (directory := recipe.directory(sizes, place)) is None:
             return kept
         verdict = _read(directory / _FILE)
-        if verdict is None or verdict.facts != self._facts:
+        if verdict is None or verdict.facts != recipe.facts:
             return None
         cache.use(directory)
         # What is compiled anew is judged anew, unless it is known to be wrong.
@@ -182,12 +180,6 @@ def _read(path: Path) -> Verdict | None:
         with contextlib.suppress(ModelError):
             return converted(read_json(path, max_bytes=_MOST_BYTES), Verdict, path)
     return None
-
-
-def _stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Return what changes if a file, or one in a folder, does: its name, bytes and time."""
-    files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.is_file())
-    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
 class Trial:

@@ -89,7 +89,7 @@ def _compile(name: str, weights: str, args: argparse.Namespace) -> Iterator[tupl
     source = read_model(path, name, None, None).with_adapter(adapters.NONE).with_weights(weights)
     windows_s = with_whole(source.generation.windows_s or DEFAULT_WINDOWS_S[-1:])
     for stage in STAGES:
-        graphs, _ = build_graphs(source.graphs, sizes_of(source.graphs, stage, "NPU", windows_s, FILE_BEAMS), "NPU")
+        graphs = build_graphs(source.graphs, sizes_of(source.graphs, stage, "NPU", windows_s, FILE_BEAMS), "NPU")
         for sizes, graph in graphs.items():
             if args.graphs not in str(sizes):
                 continue

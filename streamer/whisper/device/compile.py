@@ -1,6 +1,8 @@
 """A model's graphs compiled for devices, in parallel, and kept in the cache."""
 
+import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -23,11 +25,11 @@ from streamer.whisper.device.devices import (
     the_core,
 )
 from streamer.whisper.device.places import Place, Places, choose, places_of
-from streamer.whisper.device.sizes import WHOLE_WINDOW, Sizes, build_graphs, sizes_of, with_whole
-from streamer.whisper.device.types import has_integer_weights, keep_in_bfloat16, mark_half_weights
+from streamer.whisper.device.sizes import WHOLE_WINDOW, Sizes, build_graphs, has_lookup, sizes_of, with_whole
+from streamer.whisper.device.types import keep_in_bfloat16, mark_half_weights
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs.build import ModelGraphs
-from streamer.whisper.ir import first_line
+from streamer.whisper.graphs.build import ModelGraphs, lookup_of
+from streamer.whisper.ir import first_line, write_graph
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,9 @@ OnCompiled = Callable[[int, int], None]
 
 # Graphs that are compiled at a time, unless a device computes meanwhile.
 _AT_A_TIME = 4
+
+# Held while graphs are built: the weights of one stage at a time are in memory.
+_building = threading.Lock()
 
 _LOOKUP_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -59,15 +64,35 @@ class Recipe:
     # The files of which the graphs are made, and what their weights become.
     model: str = ""
 
+    # What changes if these files or this program do (see `cache.facts_of`).
+    facts: str = ""
+
     def sizes_of(self, stage: str, place: Place) -> list[Sizes]:
         """Return the graphs that a stage has at a place."""
         return sizes_of(self.graphs, stage, place.device, self.windows_s, self.n_beams)
 
+    def properties(self, sizes: Sizes, place: Place) -> dict[str, object]:
+        """Return the properties that a graph is compiled with."""
+        group_size = self.graphs.dims.n_audio_state if self.graphs.has_integers else None
+        return properties_for(place.device, self.plans[sizes.stage], group_size, precise=place.precise)
+
+    @property
+    def takes_bfloat16(self) -> bool:
+        """Whether keys and values, which are read at every call, are to take half of the memory.
+
+        Only if weights are rounded more than that, on a processor that multiplies in bfloat16, and no other device can
+        come to use them.
+        """
+        plans = [self.plans[stage] for stage in ("cross_kv", "decoder")]
+        if any(plan.candidates != ("CPU",) or "INFERENCE_PRECISION_HINT" in plan.properties for plan in plans):
+            return False
+        return self.graphs.has_integers and "BF16" in the_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
     def entry(self, sizes: Sizes, place: Place) -> Path:
         """Return the name of a graph's directory in the cache: what holds of a graph there holds for these facts."""
-        properties = properties_for(place.device, self.plans[sizes.stage], precise=place.precise)
-        facts = [*device_facts(the_core(), place.device), sorted(properties.items()), self.model, repr(sizes)]
-        return cache.entry(Path(), place.device, facts)
+        properties = sorted(self.properties(sizes, place).items())
+        graph = [self.model, repr(sizes), self.takes_bfloat16]
+        return cache.entry(Path(), place.device, [*device_facts(the_core(), place.device), properties, *graph])
 
     def directory(self, sizes: Sizes, place: Place) -> Path | None:
         """Return a graph's directory in the cache; None if it is not kept."""
@@ -170,20 +195,13 @@ def compile_stages(
     for stage, place in chosen.items():
         check_properties(the_core(), place.device, recipe.plans[stage])
     found = {stage: here[stage] for stage, place in chosen.items() if stage in here and here[stage].place == place}
-    built = {
-        stage: build_graphs(recipe.graphs, recipe.sizes_of(stage, place), place.device)
-        for stage, place in chosen.items()
-        if stage not in found
-    }
-    if _takes_bfloat16(recipe, built):
-        for model in (*built["cross_kv"][0].values(), *built["decoder"][0].values()):
-            keep_in_bfloat16(model)
+    built = {stage: _Built(recipe, stage, place) for stage, place in chosen.items() if stage not in found}
     pool = ThreadPoolExecutor(at_a_time, "compile")
     try:
         tasks = {
-            sizes: pool.submit(_compile, recipe, sizes, model, chosen[stage])
-            for stage, (models, _) in built.items()
-            for sizes, model in models.items()
+            sizes: pool.submit(_compile, recipe, sizes, chosen[stage], graphs)
+            for stage, graphs in built.items()
+            for sizes in graphs.sizes
         }
         on_compiled(0, len(tasks))
         for done, _ in enumerate(as_completed(tasks.values()), 1):
@@ -192,80 +210,106 @@ def compile_stages(
         # Ctrl-C does not wait for a compiler, which may take minutes.
         pool.shutdown(wait=False, cancel_futures=True)
     errors: dict[str, InferenceError] = {}
-    for stage, (models, lookup) in built.items():
+    for stage, graphs in built.items():
         try:
-            found[stage] = CompiledStage(
-                chosen[stage],
-                {sizes: tasks[sizes].result() for sizes in models},
-                None if lookup is None else compile_graph(lookup, Sizes(stage, None), "CPU", _LOOKUP_PROPERTIES, None),
-            )
+            compiled = {sizes: tasks[sizes].result() for sizes in graphs.sizes}
+            lookup = None
+            if has_lookup(stage, chosen[stage].device):
+                model = lookup_of(recipe.graphs.build[stage]())
+                lookup = compile_graph(model, Sizes(stage, None), "CPU", _LOOKUP_PROPERTIES)
+            found[stage] = CompiledStage(chosen[stage], compiled, lookup)
         except InferenceError as error:
             errors[stage] = error
     return found, errors
 
 
-def compile_graph(
-    model: ov.Model, sizes: Sizes, device: str, properties: Mapping[str, object], directory: Path | None
-) -> ov.CompiledModel:
-    """Compile a graph, or read it from its directory in the cache if it is there, and keep it there if it is not.
+class _Built:
+    """A stage's graphs before they are compiled: built all at once, since they share weights, if one is not kept."""
 
-    Raises InferenceError if the device cannot compile it.
-    """
-    core = the_core()
-    mark_half_weights(model)
-    if directory is not None:
-        try:
-            with cache.replacing(directory) as kept:
-                return core.compile_model(model, device, {**properties, "CACHE_DIR": str(kept)})
-        except RuntimeError as error:
-            # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
-            logger.debug("%s for %s with the cache: %s", sizes, device, first_line(error))
+    def __init__(self, recipe: Recipe, stage: str, place: Place) -> None:
+        self.sizes = recipe.sizes_of(stage, place)
+        self._recipe, self._device = recipe, place.device
+        self._models: dict[Sizes, ov.Model] = {}
+
+    def take(self, sizes: Sizes) -> ov.Model:
+        """Return a graph, which is kept no longer. Raises what the graphs' readers raise."""
+        with _building:
+            if sizes not in self._models:
+                self._models = build_graphs(self._recipe.graphs, self.sizes, self._device)
+            model = self._models.pop(sizes)
+        if sizes.stage != "encoder" and not sizes.logits and self._recipe.takes_bfloat16:
+            keep_in_bfloat16(model)
+        mark_half_weights(model)
+        return model
+
+
+def compile_graph(model: ov.Model, sizes: Sizes, device: str, properties: Mapping[str, object]) -> ov.CompiledModel:
+    """Compile a graph. Raises InferenceError if the device cannot compile it."""
     try:
-        compiled = core.compile_model(model, device, properties)
+        return the_core().compile_model(model, device, properties)
     except RuntimeError as error:
         raise InferenceError(
             f"{device} cannot compile the {sizes} graph ({first_line(error)}): {remedy_for(device, error)},"
             " or choose another device with --device CPU",
             sizes.stage,
         ) from None
-    if directory is not None:
-        logger.warning(
-            "the cache of compiled graphs in %s cannot be used for the %s graph: delete that directory",
-            directory.parent,
-            sizes,
-        )
-    return compiled
 
 
-def _compile(recipe: Recipe, sizes: Sizes, model: ov.Model, place: Place) -> CompiledGraph:
-    """Compile a graph of a recipe for a place, and measure how long it takes."""
+def _compile(recipe: Recipe, sizes: Sizes, place: Place, built: _Built) -> CompiledGraph:
+    """Compile a graph of a recipe for a place, or read it from the cache, and measure how long it takes."""
     begin = time.monotonic()
     device, directory = place.device, recipe.directory(sizes, place)
-    group_size = recipe.graphs.dims.n_audio_state if has_integer_weights(model) else None
-    properties = properties_for(device, recipe.plans[sizes.stage], group_size, precise=place.precise)
-    compile_it = partial(compile_graph, model, sizes, device, properties, directory)
-    compiled = compile_it()
-    from_cache = bool(compiled.get_property("LOADED_FROM_CACHE"))
-    if device == "CPU" and not from_cache and directory is not None and any(directory.glob("*.blob")):
-        # Read from the cache, it keeps no copies of the weights that it was compiled of: 100 MB less for base.
-        del compiled
-        compiled = compile_it()
+    properties = recipe.properties(sizes, place)
+    compiled, from_cache = None, False
+    if directory is not None:
+        path = cache.entry(directory, "graph", [recipe.facts]).with_suffix(".xml")
+        try:
+            compiled, from_cache = _compile_kept(path, device, properties, partial(built.take, sizes))
+        except (OSError, RuntimeError) as error:
+            # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
+            logger.debug("%s for %s with the cache: %s", sizes, device, first_line(error))
+    if compiled is None:
+        compiled = compile_graph(built.take(sizes), sizes, device, properties)
+        if directory is not None:
+            logger.warning(
+                "the cache of compiled graphs in %s cannot be used for the %s graph: delete that directory",
+                directory.parent,
+                sizes,
+            )
     compile_s = time.monotonic() - begin
     logger.debug("%s for %s in %.1f s", sizes, device, compile_s)
     return CompiledGraph(compiled, from_cache, compile_s)
 
 
-def _takes_bfloat16(recipe: Recipe, built: Mapping[str, tuple[Mapping[Sizes, ov.Model], ov.Model | None]]) -> bool:
-    """Return whether keys and values, which are read at every call, are to take half of the memory.
+def _compile_kept(
+    path: Path, device: str, properties: Mapping[str, object], build: Callable[[], ov.Model]
+) -> tuple[ov.CompiledModel, bool]:
+    """Return a graph as it was compiled before, and True; else compile it and keep that, and return False, too.
 
-    Only if weights are rounded more than that, on a processor that multiplies in bfloat16, and no other device can come
-    to use them.
+    path : the graph's file, by whose name and time OpenVINO finds what it has compiled of it, and reads no more; its
+        weights are there only while it is compiled
+    build : returns the graph
+
+    Raises OSError if it cannot be written, RuntimeError if it cannot be compiled.
     """
-    if not {"cross_kv", "decoder"} <= built.keys():
-        return False
-    plans = [recipe.plans[stage] for stage in ("cross_kv", "decoder")]
-    if any(plan.candidates != ("CPU",) or "INFERENCE_PRECISION_HINT" in plan.properties for plan in plans):
-        return False
-    if not all(map(has_integer_weights, built["decoder"][0].values())):
-        return False
-    return "BF16" in the_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    weights = path.with_suffix(".bin")
+    with cache.replacing(path.parent) as kept:
+        compile_it = partial(the_core().compile_model, path, device, {**properties, "CACHE_DIR": str(kept)})
+        try:
+            if path.is_file():
+                # It fails if what was compiled is damaged or deleted, since there are no weights.
+                with contextlib.suppress(RuntimeError):
+                    compiled = compile_it()
+                    return compiled, bool(compiled.get_property("LOADED_FROM_CACHE"))
+            for old in (*path.parent.glob("*.xml"), *path.parent.glob("*.bin")):
+                old.unlink(missing_ok=True)
+            write_graph(build(), path)
+            compiled = compile_it()
+            if device == "CPU" and any(kept.glob("*.blob")):
+                # Read from the cache, it keeps no copies of the weights that it was compiled of: 100 MB less for base.
+                del compiled
+                compiled = compile_it()
+            return compiled, False
+        finally:
+            with contextlib.suppress(OSError):  # another program may have it open
+                weights.unlink(missing_ok=True)

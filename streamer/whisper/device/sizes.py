@@ -16,7 +16,6 @@ from streamer.whisper.graphs.build import (
     ModelGraphs,
     fix_sizes,
     logits_of,
-    lookup_of,
     without_logits,
     without_lookup,
 )
@@ -103,13 +102,8 @@ def sizes_of(graphs: ModelGraphs, stage: str, device: str, windows_s: Sequence[i
     return [Sizes(stage, window_s, *call) for window_s in windows_s for call in calls]
 
 
-def build_graphs(
-    graphs: ModelGraphs, sizes: Sequence[Sizes], device: str
-) -> tuple[dict[Sizes, ov.Model], ov.Model | None]:
-    """Build the graphs of a stage for a device, see `sizes_of`; return what looks tokens up for them, too, on a CPU.
-
-    Raises what the graphs' readers raise.
-    """
+def build_graphs(graphs: ModelGraphs, sizes: Sequence[Sizes], device: str) -> dict[Sizes, ov.Model]:
+    """Build the graphs of a stage for a device, see `sizes_of`. Raises what the graphs' readers raise."""
     stage = sizes[0].stage
     whole = graphs.build[stage]()
     if stage == "decoder":
@@ -123,7 +117,14 @@ def build_graphs(
             each: whole if each.window_s == CHUNK_LENGTH_S else fix_sizes(short, *each.inputs(graphs.dims))
             for each in sizes
         }
-    if stage != "decoder" or kind_of(device) != "NPU":
-        return models, None
-    # An NPU's compiler would unpack the table of tokens to float16, in each graph, beside that of the logits.
-    return {each: without_lookup(model) for each, model in models.items()}, lookup_of(whole)
+    if not has_lookup(stage, device):
+        return models
+    return {each: without_lookup(model) for each, model in models.items()}
+
+
+def has_lookup(stage: str, device: str) -> bool:
+    """Return whether the CPU looks tokens up for a stage's graphs.
+
+    An NPU's compiler would unpack the table of tokens to float16, in each graph, beside that of the logits.
+    """
+    return stage == "decoder" and kind_of(device) == "NPU"

@@ -6,12 +6,6 @@ import openvino as ov
 from openvino import opset13
 
 
-def has_integer_weights(model: ov.Model) -> bool:
-    """Return whether weights were compressed to 8 or 4 bits."""
-    integers = {ov.Type.i8, ov.Type.u8, ov.Type.i4, ov.Type.u4}
-    return any(node.get_type_name() == "Constant" and node.get_element_type() in integers for node in model.get_ops())
-
-
 def keep_in_bfloat16(model: ov.Model) -> None:
     """Have a cross-KV graph or a decoder hold keys and values in bfloat16, and multiply with them in it.
 

@@ -17,7 +17,7 @@ import openvino.opset13 as ops
 
 from streamer.arrays import FloatArray
 from streamer.whisper.dims import Heads, ModelDimensions
-from streamer.whisper.graphs.compress import constant
+from streamer.whisper.graphs.compress import INTEGERS, constant
 from streamer.whisper.graphs.ports import EMBEDDED, HIDDEN, LOOKED_UP, Ports, Shape, dtype_of, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
 
@@ -47,6 +47,9 @@ class ModelGraphs:
     # By stage, those for windows of less than 30 s, if they are others.
     build_short: Mapping[str, Callable[[], ov.Model]] = field(default_factory=dict)
 
+    # Whether matrices become whole numbers.
+    has_integers: bool = False
+
     @classmethod
     def of(
         cls,
@@ -68,7 +71,8 @@ class ModelGraphs:
             }
 
         build = encoding(tensors) | {"decoder": lambda: build_decoder(dims, tensors, alignment_heads, precision)}
-        return cls(dims, alignment_heads, build, {} if short is None else encoding(short.tensors))
+        build_short = {} if short is None else encoding(short.tensors)
+        return cls(dims, alignment_heads, build, build_short, precision in INTEGERS)
 
 
 def build_encoder(dims: ModelDimensions, weights: Weights, precision: str = "f32") -> ov.Model:

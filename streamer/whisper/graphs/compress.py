@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from streamer.arrays import Float32Array, FloatArray
 
 # The second has no zero points, which compilers of NPUs do not take.
-_INTEGERS = ("int8", "int8-sym")
+INTEGERS = ("int8", "int8-sym")
 
 # From the largest to the smallest. f32 leaves the weights as the checkpoint has them, which may be f16.
-PRECISIONS = ("f32", "f16", *_INTEGERS)
+PRECISIONS = ("f32", "f16", *INTEGERS)
 
 _PIECE = 1 << 20  # weights that are worked on at once, so that their copies in float32 stay small
 
@@ -29,7 +29,7 @@ def constant(array: FloatArray, precision: str) -> ov.Node:
 
     Vectors have no integers: what is not a matrix, or more, is kept in float16.
     """
-    if precision in _INTEGERS and array.ndim > 1:
+    if precision in INTEGERS and array.ndim > 1:
         return _compressed(array, symmetric=precision == "int8-sym")
     if (
         precision != "f32"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamer.errors import InferenceError
+from streamer.whisper.cache import facts_of
 from streamer.whisper.device.compile import CompiledGraph, CompiledStage, Recipe
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.places import choose, places_of
@@ -36,9 +37,11 @@ class Machine:
 
     def __init__(self, checkpoint: Checkpoint, model: Path, cache: Path | None, *windows_s: int) -> None:
         plans = plan_stages(DeviceSettings("NPU", decoder_device="CPU"), ["CPU", "NPU"])
-        self.recipe = Recipe(ModelGraphs.of(checkpoint, ()), plans, (*windows_s, 30), cache_dir=cache)
+        self.recipe = Recipe(
+            ModelGraphs.of(checkpoint, ()), plans, (*windows_s, 30), cache_dir=cache, facts=facts_of([model])
+        )
         self.chosen = choose(plans, places_of(plans))
-        self.verdicts = Verdicts("openai/whisper-base", [model])
+        self.verdicts = Verdicts("openai/whisper-base")
 
     @property
     def unjudged(self) -> list[str]:

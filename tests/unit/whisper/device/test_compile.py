@@ -15,7 +15,7 @@ from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.places import choose, places_of
 from streamer.whisper.device.sizes import Sizes
 from streamer.whisper.device.stage import Stage, as_type
-from streamer.whisper.device.types import has_integer_weights, keep_in_bfloat16, mark_half_weights
+from streamer.whisper.device.types import keep_in_bfloat16, mark_half_weights
 from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs, build_decoder, fix_sizes
@@ -27,8 +27,10 @@ from tests.waiting import WAIT_S
 
 @pytest.mark.parametrize("precision", ["f16", "int8", "int8-sym"])
 def test_only_what_is_compressed_has_integer_weights(checkpoint: Checkpoint, precision: str) -> None:
-    model = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS, precision)
-    assert has_integer_weights(model) == (precision != "f16")
+    graphs = ModelGraphs.of(checkpoint, HEADS, precision)
+    constants = [node for node in graphs.build["decoder"]().get_ops() if node.get_type_name() == "Constant"]
+    assert graphs.has_integers == (precision != "f16")
+    assert graphs.has_integers == any(node.get_element_type() in (ov.Type.i8, ov.Type.u8) for node in constants)
 
 
 def key_types(compiled: Compiled) -> set[str]:
