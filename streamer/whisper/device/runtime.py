@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import openvino as ov
 
 from streamer.arrays import FloatArray
 from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
@@ -152,8 +153,20 @@ class Runtime:
         window = self.window(window_s, row)
         self._encoder, cross_kv = self._stage("encoder", window_s), self._stage("cross_kv", window_s)
         self._encoder.infer({"input_features": self._encoder.tensor("input_features", mel[np.newaxis])})
-        kept = {f"present_{name}": tensor for name, tensor in window.tensors.items()}
-        cross_kv.infer({"encoder_hidden_states": self._encoder.output("last_hidden_state")}, kept)
+        hidden = self._encoder.output("last_hidden_state")
+        if not cross_kv.sizes.by_second:
+            kept = {f"present_{name}": tensor for name, tensor in window.tensors.items()}
+            cross_kv.infer({"encoder_hidden_states": hidden}, kept)
+            return window
+        shape = ov.Shape([1, self.dims.n_text_head, TOKENS_PER_SECOND, self.dims.text_head_size])
+        outputs = {f"present_{name}": ov.Tensor(kind, shape) for name, kind in self._types.items()}
+        rows = [tensor.data for tensor in window.tensors.values()]
+        for begin in range(0, window.n_audio_ctx, TOKENS_PER_SECOND):
+            second = slice(begin, begin + TOKENS_PER_SECOND)
+            part = cross_kv.tensor("encoder_hidden_states", hidden.data[:, second])
+            cross_kv.infer({"encoder_hidden_states": part}, outputs)
+            for row_values, found in zip(rows, outputs.values(), strict=True):
+                row_values[:, :, second] = found.data
         return window
 
     def _stage(self, stage: str, window_s: int) -> Stage:

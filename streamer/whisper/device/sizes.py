@@ -51,6 +51,9 @@ class Sizes:
     # Whether it makes the decoder's logits, and nothing else: so only of tokens whose logits are wanted.
     logits: bool = False
 
+    # Whether it takes a window second by second, whatever its length: what it computes into is kept, and small then.
+    by_second: bool = False
+
     def __str__(self) -> str:
         """Return the stage, with what is not usual: `encoder`, `encoder (7 s)`, `decoder (16 tokens, 447 slots)`."""
         if self.logits:
@@ -64,8 +67,8 @@ class Sizes:
         """Return the shapes of its inputs; of a graph for any size those of its smallest calls and of its largest."""
         if self.logits:
             return [{HIDDEN: (n_tokens, dims.n_text_state)} for n_tokens in (1, MOST_TOKENS)]
-        calls = [(self.window_s or CHUNK_LENGTH_S, self.n_tokens or 1, self.n_slots or 1, 1)]
-        if self.window_s is None:
+        calls = [(1 if self.by_second else self.window_s or CHUNK_LENGTH_S, self.n_tokens or 1, self.n_slots or 1, 1)]
+        if self.window_s is None and not self.by_second:
             n_slots = beam_slots(dims, MAX_BEAMS) + SLOTS_STEP
             calls = [(MIN_WINDOW_S, 1, 1, 1), (CHUNK_LENGTH_S, MOST_TOKENS, n_slots, MAX_WINDOWS)]
         return [
@@ -89,10 +92,12 @@ def sizes_of(graphs: ModelGraphs, stage: str, device: str, windows_s: Sequence[i
     if stage != "decoder":
         if device != "CPU":
             return [Sizes(stage, window_s) for window_s in (CHUNK_LENGTH_S, *shorter_s)]
+        is_cross_kv = stage == "cross_kv"
+        whole, any_length = (Sizes(stage, window_s, by_second=is_cross_kv) for window_s in (CHUNK_LENGTH_S, None))
         if not shorter_s:
-            return [Sizes(stage)]
+            return [whole]
         # Each graph has its own copy of the weights.
-        return [Sizes(stage), Sizes(stage, None)] if stage in graphs.build_short else [Sizes(stage, None)]
+        return [whole, any_length] if stage in graphs.build_short else [any_length]
     if device == "CPU":
         return [Sizes(stage, None), Sizes(stage, None, logits=True)]
     block = NPU_BLOCK_TOKENS if kind_of(device) == "NPU" else BLOCK_TOKENS
@@ -114,7 +119,7 @@ def build_graphs(graphs: ModelGraphs, sizes: Sequence[Sizes], device: str) -> di
         is_short = stage in graphs.build_short and any(each.window_s != CHUNK_LENGTH_S for each in sizes)
         short = graphs.build_short[stage]() if is_short else whole
         models = {
-            each: whole if each.window_s == CHUNK_LENGTH_S else fix_sizes(short, *each.inputs(graphs.dims))
+            each: fix_sizes(whole if each.window_s == CHUNK_LENGTH_S else short, *each.inputs(graphs.dims))
             for each in sizes
         }
     if not has_lookup(stage, device):
