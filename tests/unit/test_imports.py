@@ -39,7 +39,8 @@ BUDGETS = {
     "outputs": (1919, 1240),  # a file loses no line that was delivered, killed or on a full disk
     "engine": (2111, 1280),  # commands are values; recovery, journal and the count stand by themselves
     "session": (2559, 1450),  # one frozen value in parts, the table of what is decoded again, policies
-    "whisper": (10149, 7000),  # forks with several buffers, likelihood of a text, adapters of keys and values
+    # Forks with several buffers, likelihood of a text, adapters of keys and values, graphs kept without their weights.
+    "whisper": (10241, 7050),
     "audio": (3472, 2150),
     "settings": (1419, 900),  # what a session may choose, which protocols had
     "modules": (2895, 1750),  # live_text.py; lock.py; pip by way of uv, and its end

@@ -52,11 +52,7 @@ class ModelGraphs:
 
     @classmethod
     def of(
-        cls,
-        checkpoint: Checkpoint,
-        alignment_heads: Heads,
-        precision: str = "f32",
-        short: Checkpoint | None = None,
+        cls, checkpoint: Checkpoint, alignment_heads: Heads, precision: str = "f32", short: Checkpoint | None = None
     ) -> "ModelGraphs":
         """Return the graphs of a checkpoint, with weights in a precision (see `compress`).
 
