@@ -58,11 +58,11 @@ class StandInCore:
         self._core = ov.Core()
         self._compile = compile
 
-    def compile_model(self, model: ov.Model, device: str, properties: Mapping[str, Any]) -> ov.CompiledModel:
+    def compile_model(self, model: ov.Model | Path, device: str, properties: Mapping[str, Any]) -> ov.CompiledModel:
         self.compiled_for.append(device)
         directory = properties.get("CACHE_DIR", "")
         if device == "NPU" and not (directory and any(Path(directory).glob("*.blob"))):
-            self._compile(model)
+            self._compile(self._core.read_model(model) if isinstance(model, Path) else model)
         exact = {} if device == "CPU" else {"INFERENCE_PRECISION_HINT": "f32"}
         return self._core.compile_model(model, "CPU", {**properties, **exact})
 
