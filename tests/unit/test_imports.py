@@ -49,7 +49,7 @@ BUDGETS = {
 # The same of tests, by folders, of all of them, and of tools.
 TEST_BUDGETS = {
     "unit/session unit/engine": (4222, 3200),  # names of modules that moved
-    "unit/whisper": (8304, 6300),
+    "unit/whisper": (8307, 6300),
     "unit/server wire": (6640, 3300),  # connections without overrides of uvicorn
     "unit/history unit/daemon unit/offline": (3379, 2000),  # the history against a model
     "unit/protocols": (868, 850),
@@ -60,7 +60,7 @@ TEST_BUDGETS = {
     "e2e": (2974, 1700),  # the image, its services, Home Assistant
     "reference": (2408, 2600),  # real exports for NPUs
     "tools": (721, 400),
-    ".": (50826, 33000),
+    ".": (50829, 33000),
     "../tools": (6821, 5000),
 }
 

@@ -66,6 +66,9 @@ class StandInCore:
         exact = {} if device == "CPU" else {"INFERENCE_PRECISION_HINT": "f32"}
         return self._core.compile_model(model, "CPU", {**properties, **exact})
 
+    def read_model(self, path: Path) -> ov.Model:
+        return self._core.read_model(path)
+
     def get_property(self, device: str, name: str) -> object:
         return self.driver if name == "NPU_DRIVER_VERSION" else self._core.get_property("CPU", name)
 
