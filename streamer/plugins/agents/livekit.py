@@ -203,7 +203,8 @@ class SpeechStream(stt.RecognizeStream):
     def _publish_preflight(self) -> bool:
         """Publish the open text as one that an answer may begin with; return whether it is.
 
-        It is if the speaker has finished, and all that was said until then is heard and cannot change.
+        It is if the speaker has finished, and the text of all that was heard until then cannot change. A doubtful last
+        word may still come: LiveKit then begins the answer anew.
         """
         partial, turn = self._partial, self._finished
         if partial is None or turn is None or self._preflight:
