@@ -17,6 +17,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from streamer.errors import ModelError, PeerError, StreamerError
@@ -105,7 +106,8 @@ def _run(pip: Sequence[str], temporary: Path, on_bytes: Callable[[int], None]) -
         creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
     )
     # A daemon that is stopped leaves the thread that loads behind: pip must not go on without it.
-    atexit.register(_kill, process)
+    kill = partial(_kill, process)
+    atexit.register(kill)
     n_bytes = 0
     try:
         while True:
@@ -115,9 +117,9 @@ def _run(pip: Sequence[str], temporary: Path, on_bytes: Callable[[int], None]) -
                 n_bytes = max(n_bytes, *map(_size_of, temporary.rglob("*.whl")), 0)
                 on_bytes(n_bytes)
     finally:
-        _kill(process)
+        kill()
         process.wait()
-        atexit.unregister(_kill)
+        atexit.unregister(kill)
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
