@@ -114,7 +114,8 @@ def _run(pip: Sequence[str], temporary: Path, on_bytes: Callable[[int], None]) -
             try:
                 return process.communicate(timeout=_POLL_S)[1]
             except subprocess.TimeoutExpired:
-                n_bytes = max(n_bytes, *map(_size_of, temporary.rglob("*.whl")), 0)
+                with contextlib.suppress(OSError):  # pip has removed a folder meanwhile
+                    n_bytes = max(n_bytes, *map(_size_of, temporary.rglob("*.whl")), 0)
                 on_bytes(n_bytes)
     finally:
         kill()
