@@ -203,14 +203,14 @@ class SpeechStream(stt.RecognizeStream):
     def _publish_preflight(self) -> bool:
         """Publish the open text as one that an answer may begin with; return whether it is.
 
-        It is if the speaker has finished, and the text of all that was heard until then cannot change. A doubtful last
+        It is if the speaker has finished, and the text of all the audio until then cannot change. A doubtful last
         word may still come: LiveKit then begins the answer anew.
         """
         partial, turn = self._partial, self._finished
         if partial is None or turn is None or self._preflight:
             return False
-        heard = partial.end >= turn.time - PAUSE_S and partial.stable == len(partial.text)
-        if not heard or (partial.words and partial.words[-1].end > turn.time):
+        is_complete = partial.end >= turn.time - PAUSE_S and partial.stable == len(partial.text)
+        if not is_complete or (partial.words and partial.words[-1].end > turn.time):
             return False
         self._preflight = partial.text
         self._send(Kind.PREFLIGHT_TRANSCRIPT, alternatives=[_data([partial], self.start_time_offset)])

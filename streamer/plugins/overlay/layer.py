@@ -48,7 +48,7 @@ class Layer:
         """Show a picture.
 
         rectangle : x, y, width, height in logical pixels; if grabbed, the whole screen is drawn instead
-        screen : name; if there is none of it, the compositor chooses one
+        screen : name; if it is missing, the compositor chooses one
         """
         if self._surface and self._geometry[:2] != (screen, grabbed):
             self.hide()
@@ -124,7 +124,7 @@ class Mouse:
     """The mouse on our surfaces, and the picture of its pointer there."""
 
     def __init__(self, connection: Connection, on_pointer: OnPointer, picture: bytes, size: int) -> None:
-        """Prepare. `picture` is premultiplied ARGB, square, of so many pixels; its middle points."""
+        """Prepare. `picture` is premultiplied ARGB, square, its side in pixels; its middle points."""
         self._connection = connection
         self._on_pointer = on_pointer
         self._canvas = Canvas(connection)

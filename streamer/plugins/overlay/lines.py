@@ -48,7 +48,7 @@ class Rolling:
 
         # The newest segment, and how many characters of its text stand in the lines.
         self._segment = ("", 0)
-        self._n_told = 0
+        self._n_placed = 0
 
         # Stable units, by lines, and the text behind them, which may change.
         self._lines: list[list[_Unit]] = []
@@ -62,12 +62,12 @@ class Rolling:
 
     def handle(self, event: Event) -> bool:
         """Take the next event. Returns whether there are other words to see."""
-        opened, settled = self._open, False
+        opened, changed = self._open, False
         match event:
             case Partial(text=text, stable=stable):
-                settled = self._settle(event, file_line(text), len(file_line(text[: max(0, stable)])))
+                changed = self._place(event, file_line(text), len(file_line(text[: max(0, stable)])))
             case Final(task="", text=text):
-                settled = self._settle(event, file_line(text), len(text))
+                changed = self._place(event, file_line(text), len(text))
                 self._finals[event.session, event.seq] = self._segment
                 if len(self._finals) > MAX_FINALS:
                     del self._finals[next(iter(self._finals))]
@@ -75,7 +75,7 @@ class Rolling:
                 return self._revise(self._finals.get((session, of)), file_line(text))
             case Ready() | Gap(reason="cleared"):  # no final comes of the open words
                 self._open = []
-        return settled or [unit.text for unit in self._open] != [unit.text for unit in opened]
+        return changed or [unit.text for unit in self._open] != [unit.text for unit in opened]
 
     def rows(self, n_rows: int) -> list[Row]:
         """Return the newest lines that are to be seen, the oldest first; none on an empty screen."""
@@ -102,18 +102,18 @@ class Rolling:
         self._n_gone = self._n_rows = 0
         self._lay([unit for line in self._lines for unit in line])
 
-    def _settle(self, event: Partial | Final, text: str, n_chars: int) -> bool:
+    def _place(self, event: Partial | Final, text: str, n_chars: int) -> bool:
         """Add the whole units of a text's first characters; a part of one would have to move with the rest of it."""
         segment = (event.session, event.segment)
         if segment != self._segment:
-            self._segment, self._n_told = segment, 0
-        begins = self._n_told == 0
-        units = [_Unit(each, segment) for each in units_of(text[self._n_told :])]
-        n, n_told = 0, self._n_told
-        while n < len(units) and n_told + len(units[n].text) <= n_chars:
-            n_told += len(units[n].text)
+            self._segment, self._n_placed = segment, 0
+        begins = self._n_placed == 0
+        units = [_Unit(each, segment) for each in units_of(text[self._n_placed :])]
+        n, n_placed = 0, self._n_placed
+        while n < len(units) and n_placed + len(units[n].text) <= n_chars:
+            n_placed += len(units[n].text)
             n += 1
-        self._n_told = n_told
+        self._n_placed = n_placed
         if begins and units:
             units[0] = _Unit(f"{self._space_before(units[0].text)}{units[0].text}", segment, begins=True)
         for unit in units[:n]:

@@ -29,7 +29,7 @@ class Painter:
     """Draws captions of one size. Text of a script that is written from the right stands on the right."""
 
     def __init__(self, opacity: int) -> None:
-        """Prepare to draw on plates that hide so many percent of what is below."""
+        """Prepare to draw on plates that hide this percentage of what is below."""
         self._plate = QColor(0, 0, 0, round(2.55 * opacity))
         self._font = QFont()
         self._font.setWeight(QFont.Weight.Medium)

@@ -286,8 +286,8 @@ def _compile_kept(
 ) -> tuple[ov.CompiledModel, bool]:
     """Return a graph as it was compiled before, and True; else compile it and keep that, and return False, too.
 
-    path : the graph's file, by whose name and time OpenVINO finds what it has compiled of it, and reads no more; its
-        weights are there only while it is compiled
+    path : the graph's file, by whose name and time OpenVINO finds what it has compiled of it, and reads nothing
+        else; its weights are there only while it is compiled
     build : returns the graph
 
     Raises OSError if it cannot be written, RuntimeError if it cannot be compiled.
