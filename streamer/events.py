@@ -117,6 +117,10 @@ class Ready(Event, frozen=True, kw_only=True):
     # Version of the protocol.
     protocol: int = PROTOCOL_VERSION
 
+    # What a client may ask for, or is sent: `languages` (others than English), `translation`, `turns`; `revisions`,
+    # `speakers`.
+    capabilities: tuple[str, ...] = ()
+
 
 class Resumed(Event, frozen=True, kw_only=True):
     """A client is connected to its stream again. The first event of such a connection, and of no other.

@@ -31,7 +31,7 @@ OPTIONS = {field.name: typing.get_args(field.type)[0] for field in msgspec.struc
 # An example of each event.
 EXAMPLES = """
 {"type":"ready","model":"base","device":{"encoder":"NPU","cross_kv":"NPU","decoder":"CPU"},"sample_rate":16000,
- "language":"en","seq":1}
+ "language":"en","capabilities":["turns","revisions"],"seq":1}
 {"type":"resumed","heard_samples":48000,"seq":1}
 {"type":"speech","state":"start","time":1.216,"seq":2}
 {"type":"turn","time":2.912,"probability":0.94,"finished":true,"seq":6}
@@ -65,6 +65,7 @@ TYPES = {
     "bool": "boolean",
     "dict[str, str]": "object",
     "SpeechState": "`start` or `end`",
+    "tuple[str, ...]": "list of strings",
     "tuple[str, str]": "two strings",
     "tuple[Word, ...]": "list of [words](#words)",
     "tuple[Token, ...]": "list of tokens",

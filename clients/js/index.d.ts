@@ -15,7 +15,7 @@ interface Stamped {
 }
 export type CaptionEvent = Stamped &
   (
-    | { type: "ready"; model: string; device: Record<string, string>; sample_rate: number; language: string; protocol: number }
+    | { type: "ready"; model: string; device: Record<string, string>; sample_rate: number; language: string; protocol: number; capabilities: string[] }
     | { type: "speech"; state: "start" | "end"; time: number }
     | { type: "turn"; time: number; probability: number; finished: boolean }
     | { type: "partial"; segment: number; start: number; end: number; text: string; stable: number; words: Word[] }

@@ -21,6 +21,7 @@ from streamer.engine.eventlog import EventLog
 from streamer.engine.follower import Follower
 from streamer.engine.live_session import LiveSession
 from streamer.health import Health
+from streamer.packed_models import TURNS
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
@@ -52,6 +53,16 @@ class PostProcessing:
         # Any client may ask for turns and translations.
         self.turns = Turns(self.health)
         self.translations = Translations(settings, model, engine.wait_idle, self.health)
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What it adds to a session, or would if its client asked: in the words of `ready`."""
+        found = {
+            "turns": TURNS.path.is_file(),
+            "revisions": self.corrections is not None,
+            "speakers": self.speakers is not None,
+        }
+        return tuple(name for name, can in found.items() if can)
 
     def followers(self, live: LiveSession, log: EventLog) -> list[Follower]:
         """Return what follows a session from its first event on.

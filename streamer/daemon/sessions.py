@@ -94,13 +94,20 @@ def open_session(
         followers.append(Confidence(model, live.logger.warning))
     live.followers = followers
     if source.state is None:
-        log.append(ready_event(model, chosen.language))
+        log.append(ready_event(model, chosen.language, enrichment))
     return live
 
 
-def ready_event(model: WhisperModel, language: str) -> Ready:
+def ready_event(model: WhisperModel, language: str, enrichment: PostProcessing | None = None) -> Ready:
     """Return the event that opens a session."""
-    return Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=language)
+    known = ("languages", "translation") if model.tokenizer.known_languages != ["en"] else ()
+    return Ready(
+        model=model.name,
+        device=dict(model.runtime.devices),
+        sample_rate=SAMPLE_RATE,
+        language=language,
+        capabilities=known + (enrichment.capabilities if enrichment is not None else ()),
+    )
 
 
 def write_all(live: LiveSession, samples: Float32Array, cancelled: Callable[[], bool] = lambda: False) -> None:

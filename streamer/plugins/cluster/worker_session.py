@@ -114,7 +114,7 @@ class WorkerSession:
         )
         self.intake = Intake(self.live, checkpoint, partial(session_settings, settings, model), context.engine.add)
         if not checkpoint.seq:
-            self._events.append(ready_event(model, self.live.settings.language))
+            self._events.append(ready_event(model, self.live.settings.language, context.enrichment))
 
     @property
     def over(self) -> bool:

@@ -15,11 +15,11 @@ from streamer.after.postprocessing import PostProcessing
 from streamer.after.second_pass import SecondPass
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
-from streamer.daemon.sessions import SessionSource, open_session
+from streamer.daemon.sessions import SessionSource, open_session, ready_event
 from streamer.engine.decoder import make_engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.inlet import AudioKind
-from streamer.events import End, Event, Final, Partial, Revision, Speech, Translation, Turn
+from streamer.events import End, Event, Final, Partial, Ready, Revision, Speech, Translation, Turn
 from streamer.packed_models import PackedModel
 from streamer.plugins.proofread.language_model import LanguageModel
 from streamer.settings.load import load_settings
@@ -58,6 +58,29 @@ def test_a_glossary_spells_texts_and_revises_finals_if_that_was_too_late(tmp_pat
         "**** Quorbix at Port Dravenholt",
     ]
     assert [(revision.of, revision.by) for revision in live.revisions] == [(2, "glossary")]
+
+
+def test_the_first_event_says_what_the_daemon_can_add(
+    model: WhisperModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def capabilities(processing: PostProcessing | None) -> tuple[str, ...]:
+        log = EventLog("abc", 100)
+        source = SessionSource(kind=AudioKind.RECORDED)
+        open_session(load_settings(None, {}, {"model.name": "nano.en"}), model, log, source, enrichment=processing)
+        (ready,) = log.subscribe(print).backlog
+        assert isinstance(ready, Ready)
+        return ready.capabilities
+
+    (tmp_path / "terms.yaml").write_text("- Quorbix", encoding="utf-8")
+    monkeypatch.setattr(PackedModel, "path", tmp_path / "turns.onnx")
+    processing = post_processing_of(tmp_path / "terms.yaml")
+    assert (capabilities(None), capabilities(processing)) == ((), ("revisions",))
+    write_turn_model(tmp_path).rename(tmp_path / "turns.onnx")
+    assert capabilities(processing) == ("turns", "revisions")
+    multilingual: Any = SimpleNamespace(
+        name="base", runtime=model.runtime, tokenizer=SimpleNamespace(known_languages=["en", "de"])
+    )
+    assert ready_event(multilingual, "auto").capabilities == ("languages", "translation")
 
 
 def test_the_endpoint_is_given_the_terms_that_the_glossary_has_by_now(tmp_path: Path) -> None:

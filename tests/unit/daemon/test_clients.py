@@ -48,6 +48,7 @@ MODEL = cast(
         loaded=True,
         choose_language=lambda language, task, languages=(): language,
         tokenizer=SimpleNamespace(
+            known_languages=["en"],
             start_sequence=lambda language, task: [0, 1, 2],
             encode=lambda text: [0 for _ in text.split()],
         ),
