@@ -22,6 +22,10 @@ from streamer.settings.table import ServerSettings
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
+# Schemes that no page has. Others, such as `app` and `tauri`, are those of desktop programs' windows (Electron, Tauri)
+# and of browsers' extensions.
+_NO_PAGES = ("", "ws", "wss", "file")
+
 # WebSocket subprotocols that are accepted: ours, OpenAI's and Deepgram's. A browser closes the connection if the server
 # accepts none of those it offers (RFC 6455, 4.1).
 SUBPROTOCOL = "streamer.v1"
@@ -230,9 +234,10 @@ class Access:
 
     def _is_own_name(self, host: str | None) -> bool:
         name = _split_host(host or "")[0]
+        # The name in a program's `app://NAME` is no machine's.
         origins = (_parse_allowed(origin) for origin in self.origins)
         return name in {self.host.lower().strip("[]"), "localhost", "127.0.0.1", "::1"} or any(
-            origin is not None and name == origin[1] for origin in origins
+            origin is not None and origin[0] in DEFAULT_PORTS and name == origin[1] for origin in origins
         )
 
     def _is_allowed_origin(self, origin: str, host: str | None, own_scheme: str | None) -> bool:
@@ -243,7 +248,8 @@ class Access:
             return False
         scheme, name, port = parsed
         own_name, own_port = _split_host(host or "")
-        if own_scheme in (None, scheme) and (name, port) == (own_name, own_port or DEFAULT_PORTS[scheme]):
+        usual = DEFAULT_PORTS.get(scheme)
+        if usual and own_scheme in (None, scheme) and (name, port) == (own_name, own_port or usual):
             return True
         allowed = (_parse_allowed(entry) for entry in self.origins)
         return any(entry in (parsed, (scheme, name, None)) for entry in allowed)
@@ -278,9 +284,9 @@ def _parse_origin(origin: str) -> tuple[str, str, int] | None:
         port = parts.port
     except ValueError:
         return None
-    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or parts.path or parts.query or parts.username:
+    if parts.scheme in _NO_PAGES or not parts.hostname or parts.path or parts.query or parts.username:
         return None
-    return parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme]
+    return parts.scheme, parts.hostname, port or DEFAULT_PORTS.get(parts.scheme, 0)
 
 
 def _parse_allowed(entry: str) -> tuple[str, str, int | None] | None:
