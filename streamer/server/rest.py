@@ -30,6 +30,8 @@ class Rest:
         self._uploads = uploads
 
     async def openai(self, request: Request, *, task: Literal["transcribe", "translate"]) -> Response:
+        if _is_json(request):
+            raise UploadError("the body is JSON: expected a form (multipart/form-data) with the recording as `file`")
         async with AsyncExitStack() as stack:
             upload = await stack.enter_async_context(self._uploads.take(request))
             asked = msgspec.structs.replace(read_query(upload.fields, openai_rest.Asked), task=task)
@@ -56,7 +58,7 @@ class Rest:
 
     async def listen(self, request: Request) -> Response:
         query = deepgram.read_query(request.query_params)
-        if request.headers.get("content-type", "").lower().startswith("application/json"):
+        if _is_json(request):
             raise UploadError("the body is JSON: recordings at other addresses are not fetched; send the audio itself")
         async with self._uploads.take(request) as upload:
             with await self._recordings.open(upload.path, query.options) as job:
@@ -81,6 +83,10 @@ class Rest:
         name = request.path_params["model"]
         model = await asyncio.to_thread(self._recordings.find, name)
         return respond_json(HTTPStatus.OK, {**openai_rest.describe_model(model), "id": name})
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").lower().startswith("application/json")
 
 
 def _sha256(path: Path) -> str:
