@@ -14,13 +14,14 @@ _PACKAGE = Path(streamer.__file__).parent
 FOLDERS = (_PACKAGE / "docs", _PACKAGE.parent / "docs")
 
 
-def docs(page: Annotated[str | None, Arg("such as models; without it, the list of pages", "PAGE")] = None) -> int:
+def docs(page: Annotated[str | None, Arg("such as clients/openai; without it, the list", "PAGE")] = None) -> int:
     """Print a page of the documentation, or the list of pages.
 
     Example: streamer docs models
     """
     folder = next((folder for folder in FOLDERS if folder.is_dir()), FOLDERS[0])
-    pages = {path.stem: path for path in sorted(folder.glob("*.md"))}
+    paths = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.md")}
+    pages = dict(sorted(paths.items()))
     if page is None:
         sys.stdout.write("".join(f"{name}\n" for name in pages))
     elif page in pages:

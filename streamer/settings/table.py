@@ -547,7 +547,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where captions of the daemon's own input go, too (docs/clients.md); a secret may be @FILE."""
+    """Where captions of the daemon's own input go, too (docs/outputs.md); a secret may be @FILE."""
 
     to: Annotated[
         tuple[str, ...],

@@ -16,8 +16,9 @@ from streamer.settings.registry import SETTINGS
 from tests.daemon import REPOSITORY
 from tools.documents import documents
 
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-NAMES = [page.name for page in PAGES]
+DOCS = REPOSITORY / "docs"
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+NAMES = [page.relative_to(REPOSITORY).as_posix() for page in PAGES]
 
 MAX_WORDS = {"docs": 20_000, "README.md": 980}
 MAX_COLUMNS, MAX_CELL = 130, 115
@@ -25,7 +26,7 @@ MAX_COLUMNS, MAX_CELL = 130, 115
 # Flags of other programs that the documents show.
 OTHERS_FLAGS = {
     *("--no-deps", "--extra", "--data-binary", "--signal", "--version", "--help", "--tmpfs", "--dist", "--check"),
-    *("--udp-prefix", "--from"),
+    *("--udp-prefix", "--from", "--backend", "--add-host"),
 }
 # Environment variables that are no settings.
 OTHERS_VARIABLES = {"STREAMER_TOKEN", "STREAMER_CONFIG", "STREAMER_SECTION_KEY"}
@@ -74,7 +75,7 @@ def text(page: Path) -> str:
 
 def test_all_are_short() -> None:
     words = {page: len(page.read_text(encoding="utf-8").split()) for page in PAGES}
-    assert sum(n for page, n in words.items() if page.parent.name == "docs") <= MAX_WORDS["docs"]
+    assert sum(n for page, n in words.items() if DOCS in page.parents) <= MAX_WORDS["docs"]
     assert words[REPOSITORY / "README.md"] <= MAX_WORDS["README.md"]
 
 

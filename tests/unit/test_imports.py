@@ -27,7 +27,7 @@ HOUSE = [
 # options of decoding became those of a session and the task of a window.
 BUDGETS = {
     "plugins": (9453, 7300),  # the overlay, and in it a Wayland client, as Qt has no layers above windows
-    "commands": (3102, 2400),  # bench: the offline text beside, energy; a command's help is its docstring
+    "commands": (3103, 2400),  # bench: the offline text beside, energy; a command's help is its docstring
     "server": (4025, 2520),  # a connection that is reset while it is closed
     "daemon": (1305, 1300),  # a stream and its session are one class
     "after": (2565, 2050),  # the second pass counts only where it is likelier
@@ -50,7 +50,7 @@ BUDGETS = {
 TEST_BUDGETS = {
     "unit/session unit/engine": (4222, 3200),  # names of modules that moved
     "unit/whisper": (8307, 6300),
-    "unit/server wire": (6640, 3300),  # connections without overrides of uvicorn
+    "unit/server wire": (6641, 3300),  # connections without overrides of uvicorn
     "unit/history unit/daemon unit/offline": (3379, 2000),  # the history against a model
     "unit/protocols": (868, 850),
     "unit/outputs": (1512, 1300),  # kills
@@ -60,7 +60,7 @@ TEST_BUDGETS = {
     "e2e": (2974, 1700),  # the image, its services, Home Assistant
     "reference": (2408, 2600),  # real exports for NPUs
     "tools": (724, 400),
-    ".": (50832, 33000),
+    ".": (50835, 33000),
     "../tools": (6821, 5000),
 }
 

@@ -82,7 +82,8 @@ def test_the_package_for_npm_is_the_pages_own_module() -> None:
     assert described["version"] == streamer.__version__
     source = re.findall(r"copyFileSync\('(.*?)', 'index\.js'\)", described["scripts"]["prepare"])
     module = (package / source[0]).read_text(encoding="utf-8")
-    texts = [module, *(path.read_text(encoding="utf-8") for path in (package / "README.md", ROOT / "docs/clients.md"))]
+    pages = (package / "README.md", ROOT / "docs/clients/libraries.md")
+    texts = [module, *(path.read_text(encoding="utf-8") for path in pages)]
     needed = f"Node {described['engines']['node'].removeprefix('>=')} or later"
     assert all(needed in " ".join(text.split()) for text in texts)
     exported = set(re.findall(r"^export function (\w+)", module, re.MULTILINE))

@@ -55,7 +55,7 @@ class StreamerSTTService(STTService):
 
         address, token, fingerprint : see `streamer.listen`
         turn_detection : whether the daemon finds the user's turns; otherwise Pipecat's strategies do
-        kwargs : such as ttfs_p99_latency=0.57, that of tiny.en (docs/clients.md)
+        kwargs : such as ttfs_p99_latency=0.57, that of tiny.en (docs/clients/libraries.md)
         settings : the language, and as `extra` other options of docs/protocol.md, such as {"hotwords": ["Pipecat"]}
         """
         chosen = STTSettings(model=None, language=None)

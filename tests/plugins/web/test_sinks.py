@@ -134,7 +134,7 @@ def test_signatures_are_those_of_standard_webhooks() -> None:
 
 
 def test_the_documented_receiver_knows_what_is_ours() -> None:
-    text = (REPOSITORY / "docs" / "clients.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "outputs.md").read_text(encoding="utf-8")
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def is_ours" in block]
     receiver: dict[str, Any] = {}
     exec(code, receiver)
