@@ -14,6 +14,7 @@ from streamer.commands.parser import make_parser
 from streamer.commands.table import summaries
 from streamer.settings.registry import SETTINGS
 from tests.daemon import REPOSITORY
+from tests.fences import FENCES, all_fences
 from tools.documents import documents
 
 DOCS = REPOSITORY / "docs"
@@ -140,6 +141,19 @@ def test_shown_python_compiles_and_imports_what_exists(text: str) -> None:
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and node.module == "streamer":
                 assert all(hasattr(streamer, name.name) for name in node.names), block
+
+
+def test_each_block_is_run_by_a_test_or_has_its_reason() -> None:
+    used = set()
+    for fence in all_fences():
+        assert fence.entries, f"tests/fences.py does not know {fence}"
+        used.add((fence.page, fence.entries[0]))
+        if fence.run_by:
+            test = (REPOSITORY / fence.run_by).read_text(encoding="utf-8")
+            assert "fences_of(" in test or Path(fence.page).name in test, f"{fence.run_by} does not run {fence}"
+    assert used == {(page, key) for page, entries in FENCES.items() for key in entries}
+    for said in {said for entries in FENCES.values() for said in entries.values()}:
+        assert all((REPOSITORY / path).exists() for path in re.findall(r"tests/[\w./]*\w", said)), said
 
 
 def test_generated_parts_are_up_to_date() -> None:

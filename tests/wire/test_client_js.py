@@ -2,15 +2,21 @@
 
 import json
 import re
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 
 import streamer
 from tests.browser import browse
+from tests.builders import final
+from tests.fences import fences_of
 from tests.wire.harness import serving
 
 ROOT = Path(__file__).parent.parent.parent
+STATIC = ROOT / "streamer" / "server" / "static"
 
 
 async def test_floats_become_samples_half_a_sample_is_refused_and_what_waits_is_counted() -> None:
@@ -74,6 +80,23 @@ async def test_what_cannot_work_is_reported_at_once() -> None:
             assert await page.evaluate(f"{script}({json.dumps(token)})") == ["refused", "failed"]
         await page.evaluate("delete window.WebSocket")  # as in Node 20
         assert all("Node 22" in message for message in await page.evaluate(f"{script}('')"))
+
+
+async def test_the_documented_page_shows_the_finals_from_another_port(tmp_path: Path) -> None:
+    (fence,) = fences_of("tests/wire/test_client_js.py")  # that of docs/clients/libraries.md
+    (tmp_path / "client.js").write_text((STATIC / "client.js").read_text(encoding="utf-8"), encoding="utf-8")
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere:
+        threading.Thread(target=elsewhere.serve_forever, args=(0.01,), daemon=True).start()
+        address = f"http://localhost:{elsewhere.server_port}"
+        async with serving(origins=(address,)) as running, browse() as page:
+            text = fence.text.replace("http://localhost:8765/", running.url)
+            (tmp_path / "index.html").write_text(text, encoding="utf-8")
+            await page.goto(f"{address}/index.html")
+            await running.value("streamer_subscribers", {}, 1)
+            running.log.append(final("Ask not", segment=1))
+            await page.wait_for("document.querySelector('#text').textContent.trim() === 'Ask not'")
+        elsewhere.shutdown()
 
 
 def test_the_package_for_npm_is_the_pages_own_module() -> None:

@@ -49,6 +49,26 @@ async def test_a_form_gives_its_file_and_its_fields_in_any_order() -> None:
         assert (await running.http.post(FORM, files=long)).status_code == 400
 
 
+async def test_a_form_of_open_webui_is_understood() -> None:
+    """As its 0.12.4 sends it, by aiohttp: in chunks, without a name of a model, the language as its pages have it."""
+    recordings = NotedRecordings(segment(1, "one"))
+    text = "Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name="
+    file = 'Content-Type: application/octet-stream\r\nContent-Disposition: form-data; name="file"; filename="a.webm"'
+    parts = (f'{text}"model"\r\n\r\n', f'{text}"language"\r\n\r\nen-US', f"{file}\r\n\r\naudio")
+
+    async def body() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield f"--x\r\n{part}\r\n".encode()
+        yield b"--x--\r\n"
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x", "Authorization": "Bearer any"}
+    async with serving(recordings=recordings) as running:
+        answer = await running.http.post(FORM, content=body(), headers=headers)
+        assert answer.json()["text"] == "one"
+        (job,) = recordings.opened
+        assert (job.audio, job.options.language) == (b"audio", "en")
+
+
 @pytest.mark.skipif(not hasattr(psutil.Process, "io_counters"), reason="this system does not count what is written")
 @pytest.mark.parametrize("arguments", [{"content": AUDIO}, {"files": {"file": AUDIO}}])
 async def test_a_recording_is_written_once(arguments: dict[str, Any]) -> None:

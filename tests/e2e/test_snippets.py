@@ -1,4 +1,4 @@
-"""README.md and docs/quickstart.md: their snippets run as they stand, and what they show is true.
+"""README.md and docs/: the blocks that tests/fences.py leaves to this file run as they stand, and do what is said.
 
 They run in a folder with the files of a clone that they name, beside a daemon of the test, whose address replaces the
 usual one. Those that follow the daemon run while it transcribes a sentence, and end with it.
@@ -14,46 +14,34 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import nkeys
 import pytest
 import soundfile
+import soxr
 
+from streamer.after.correct.glossary import read_terms
 from streamer.constants import SAMPLE_RATE
+from streamer.settings.load import load_settings
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
 from tests.chat_endpoint import chat_endpoint, saying
 from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Daemon, environment, pause_after, pcm16, recording, running
+from tests.fences import SNIPPETS, Fence, fences_of
+from tests.wer import words_of
 
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 QUICKSTART = (REPOSITORY / "docs" / "quickstart.md").read_text(encoding="utf-8")
-FENCES: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README + QUICKSTART, re.DOTALL | re.MULTILINE)
+FENCES = fences_of(SNIPPETS)
 
 # What is said in the recordings of these tests.
 SENTENCE_S = (pause_after(1), pause_after(2))
 SENTENCE = json.loads(SAMPLE.with_suffix(".json").read_text(encoding="utf-8"))[1]["text"]
 
-# Why a snippet is not run here, by how it begins.
-NOT_RUN = {
-    "pipx install": "needs the network for what is installed",
-    "make run": "needs the network for what is installed, and make; CI makes its environment by it",
-    "python3 -m venv": "needs the network for what is installed",
-    "py -m venv": "needs Windows, and the network for what is installed",
-    "streamer run  ": "needs a sound server; tests/unit/audio/sources has these sources",
-    "streamer devices": "needs a sound server; tests/unit/audio/sources/test_application.py has one",
-    "streamer run --to obs": "needs OBS and a microphone; tests/plugins/obs/test_sink.py speaks with a stand-in",
-    "streamer transcribe talk.mp4": "needs a video; tests/e2e/test_app.py has such files",
-    "streamer models pull speakers": "needs the network for a model; the rest: tests/unit/after",
-    "from streamer import LiveText": "needs a microphone; tests/e2e/test_library.py speaks into one",
-    "arecord": "needs a microphone; tests/e2e/test_end_to_end.py captions standard input",
-}
-
 # Those that follow the daemon: all of them run while it transcribes a sentence.
 FOLLOWS = ("streamer listen", "streamer chat", "from streamer import listen")
 
+# Those that are no clients.
+OTHERS = ("streamer token", 'python -c "import os, nkeys')
+
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="snippets are for a POSIX shell")
-
-
-def snippets(*languages: str) -> list[str]:
-    found = [text for language, text in FENCES if language in languages]
-    return [text for text in found if not text.startswith(tuple(NOT_RUN))]
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +49,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder like a clone, whose example is a sentence that nano.en understands."""
     folder = tmp_path_factory.mktemp("clone")
     (folder / "examples").mkdir()
-    soundfile.write(folder / "examples" / "kennedy.flac", recording(SAMPLE, *SENTENCE_S), SAMPLE_RATE)
+    sentence = recording(SAMPLE, *SENTENCE_S)
+    for name, rate in (("examples/kennedy.flac", SAMPLE_RATE), ("talk.m4a", SAMPLE_RATE), ("speech.wav", 24_000)):
+        format = "FLAC" if name == "talk.m4a" else None  # its name decides nothing
+        soundfile.write(folder / name, soxr.resample(sentence, SAMPLE_RATE, rate), rate, "PCM_16", format=format)
     programs = folder / ".venv" / "bin"
     programs.mkdir(parents=True)
-    (programs / "python").symlink_to(sys.executable)
-    (programs / "streamer").write_text(f'#!/bin/sh\nexec {sys.executable} -m streamer "$@"\n', encoding="utf-8")
-    (programs / "streamer").chmod(0o755)
+    for name, command in (("python", sys.executable), ("streamer", f"{sys.executable} -m streamer")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+        (programs / name).chmod(0o755)
     return folder
 
 
@@ -82,7 +73,8 @@ async def start(text: str, folder: Path, replaced: Mapping[str, str]) -> asyncio
     """Start a snippet as a person would who stands in the folder, with its environment active."""
     for usual, ours in replaced.items():
         text = text.replace(usual, ours)
-    command = [sys.executable, "-c", text] if text.startswith("from ") else ["bash", "-euo", "pipefail", "-c", text]
+    python = text.startswith(("from ", "import "))
+    command = [sys.executable, "-c", text] if python else ["bash", "-euo", "pipefail", "-c", text]
     path = os.pathsep.join([str(folder / ".venv" / "bin"), os.environ["PATH"]])
     pipe = asyncio.subprocess.PIPE
     # The program is this one, also where another is installed, and it looks for the daemon where ours is.
@@ -108,20 +100,30 @@ def addresses(daemon: Daemon) -> dict[str, str]:
     return {"127.0.0.1:8765": place, "localhost:8765": place}
 
 
-async def test_snippets_that_end_do_what_they_say(folder: Path, daemon: Daemon) -> None:
-    ran = [text for text in snippets("sh", "python") if not text.startswith(FOLLOWS)]
-    assert len(ran) == 1
-    for text in ran:
-        stdout, stderr = await finished(await start(text, folder, addresses(daemon)))
+def name_of(fence: Fence) -> str:
+    return f"{fence.page}: {fence.text.splitlines()[0]:.40}"
+
+
+CLIENTS = [
+    fence for fence in FENCES if fence.language in ("sh", "python") and not fence.text.startswith((*FOLLOWS, *OTHERS))
+]
+
+
+@pytest.mark.parametrize("fence", CLIENTS, ids=name_of)
+async def test_snippets_that_end_print_what_is_said(fence: Fence, folder: Path, daemon: Daemon) -> None:
+    stdout, stderr = await finished(await start(fence.text, folder, addresses(daemon)))
+    texts = [stdout]
+    if "talk.srt" in fence.text:
         assert limits(EMBEDDED_ORIGIN) in stderr
-        for subtitles in (stdout, (folder / "talk.srt").read_text(encoding="utf-8")):
-            assert " --> " in subtitles
-            assert "Secret Service agents" in " ".join(subtitles.split())
+        texts.append((folder / "talk.srt").read_text(encoding="utf-8"))
+    for text in texts:
+        assert ("format=srt" in fence.text) == (" --> " in text)
+        assert "secret service agents" in " ".join(words_of(text)), text
 
 
 async def test_snippets_that_follow_the_daemon_end_with_it(folder: Path, daemon: Daemon) -> None:
-    texts = [text for text in snippets("sh", "python") if text.startswith(FOLLOWS)]
-    assert len(texts) == 4
+    texts = [fence.text for fence in FENCES if fence.text.startswith(FOLLOWS)]
+    assert len(texts) == 5
     async with chat_endpoint(saying("Indeed.")) as endpoint:
         replaced = {**addresses(daemon), "http://127.0.0.1:11434/v1": endpoint.url}
         processes = [await start(text, folder, replaced) for text in texts]
@@ -141,10 +143,27 @@ async def test_snippets_that_follow_the_daemon_end_with_it(folder: Path, daemon:
             assert ("caption: " in stdout) == ("caption" in text)
 
 
-def test_each_snippet_is_run_or_has_a_reason() -> None:
-    for start in NOT_RUN:
-        assert any(text.startswith(start) for _, text in FENCES), start
-    assert {language for language, _ in FENCES} == {"sh", "python", "powershell"}
+async def test_snippets_of_tokens_and_keys_make_them(folder: Path, tmp_path: Path) -> None:
+    tokens, keys = (next(fence.text for fence in FENCES if fence.text.startswith(start)) for start in OTHERS)
+    usual = {"localhost:8765": "localhost:8765"}
+    tokens = f"export XDG_CONFIG_HOME={tmp_path}\n{tokens}streamer token list\n"
+    stdout, _ = await finished(await start(tokens, folder, usual))
+    listed, left = stdout.split("Tokens in")[1:]
+    assert ("phone" in listed, "phone" in left, "kitchen-display" in left) == (True, False, True)
+    public, _ = await finished(await start(keys, folder, usual))
+    seed = bytearray((folder / "worker.nk").read_bytes())
+    assert public.strip() == nkeys.from_seed(seed).public_key.decode()
+
+
+def test_snippets_of_yaml_are_settings_or_a_glossary(tmp_path: Path) -> None:
+    texts = [fence.text for fence in FENCES if fence.language == "yaml"]
+    path = tmp_path / "snippet.yaml"
+    for text in texts:
+        path.write_text(text, encoding="utf-8")
+        if text.startswith("- "):
+            assert len(read_terms(path)) == text.count("\n- ") + 1
+        else:
+            load_settings(path, {}, {})
 
 
 def test_streamer_is_where_it_is_said_to_be(folder: Path) -> None:
