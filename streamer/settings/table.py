@@ -475,7 +475,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     origins: Annotated[
         tuple[str, ...],
-        Help("pages that may connect: https://captions.example, http://localhost:*, app://NAME or null (files)"),
+        Help("pages that may connect: https://a.example, http://localhost:*, app://NAME or null (files)"),
     ] = ()
     max_streams: Annotated[
         int, within(0, 1000), Help("clients that send their own audio at once, if time allows; 7 MB each")
