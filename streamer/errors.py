@@ -17,6 +17,7 @@
     +-- InferenceError            a device failed while it computed
     +-- BusyError                 no room for another session
     +-- IdleError                 a client that sends nothing
+    +-- RoomTakenError            another stream has begun in the client's room
     +-- StoppingError             the daemon is about to stop
     +-- HistoryError              the history cannot be read, or deleted from
     +-- SessionStateError         a session's state that cannot be resumed
@@ -181,6 +182,11 @@ class BusyError(StreamerError):
 
 class IdleError(StreamerError):
     code: ClassVar[str] = "idle"
+    close_code: ClassVar[int] = 1008
+
+
+class RoomTakenError(StreamerError):
+    code: ClassVar[str] = "room_taken"
     close_code: ClassVar[int] = 1008
 
 

@@ -117,8 +117,7 @@ class Ready(Event, frozen=True, kw_only=True):
     # Version of the protocol.
     protocol: int = PROTOCOL_VERSION
 
-    # What a client may ask for, or is sent: `languages` (others than English), `translation`, `turns`; `revisions`,
-    # `speakers`.
+    # May be asked for: `languages`, `translation`, `turns`; is sent: `revisions`, `speakers`.
     capabilities: tuple[str, ...] = ()
 
 

@@ -64,6 +64,10 @@ FENCES: dict[str, dict[str, str]] = {
         "python ": "tests/plugins/web/test_sinks.py",
         "sh pip install": f"{NETWORK}; tests/plugins/overlay shows it",
     },
+    "docs/conference.md": {
+        "sh streamer token new main": "listens on all addresses; tests/e2e/test_conference.py listens on one",
+        "sh STREAMER_TOKEN": "needs a microphone and a box; tests/e2e/test_conference.py plays recordings",
+    },
     "docs/cluster.md": {
         "sh pip install": f"{NETWORK}; tests/plugins/cluster has such machines",
         "text ": PICTURE,

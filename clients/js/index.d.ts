@@ -49,8 +49,8 @@ export interface Connecting {
   onState?: (state: State) => void;
 }
 
-/** Follow the captions of the daemon's own input. `after`: 0 for all from the start; else only what comes. */
-export function listen(options: Connecting & { after?: number }): {
+/** Follow the captions of the daemon's own input, or of a room. `after`: 0 for all from the start; else only what comes. */
+export function listen(options: Connecting & { room?: string; after?: number }): {
   /** Try at once to connect, where there is no connection. */
   retry(): void;
   close(): void;
@@ -76,7 +76,7 @@ export interface Options {
 /** Send audio and read what is said in it. Times are those of all the audio. */
 export function stream(
   options: Connecting & {
-    start?: Options & { format?: "s16le" | "f32le"; sample_rate?: number; channels?: number; keep?: boolean };
+    start?: Options & { format?: "s16le" | "f32le"; sample_rate?: number; channels?: number; keep?: boolean; room?: string };
   },
 ): {
   /** Whole samples; floats are rounded to 16 bits unless `format` is f32le. */

@@ -30,12 +30,13 @@ ANSWER_S = 60.0  # for a ping behind audio that the daemon has yet to read
 
 
 class StreamOptions(Options, total=False):
-    """What is chosen at the start of a session. Defaults: 16 kHz, one channel, "s16le", not kept."""
+    """What is chosen at the start of a session. Defaults: 16 kHz, one channel, "s16le", not kept, in no room."""
 
     sample_rate: int
     channels: int
     format: PcmFormat
     keep: bool
+    room: str
 
 
 def stream(
@@ -60,6 +61,7 @@ def stream(
         sample_rate, channels : of samples and bytes; default: 16000 Hz, one channel
         format : encoding of bytes, and of what is sent: "s16le" (default; floats are rounded) or "f32le"
         keep : whether the daemon keeps the text in its history
+        room : where others may read it; the name of the token if it has one
 
     Returns its events, to be read with `for` or `async for`; the last one is `end`. If the connection breaks or the
     daemon restarts, the audio that it has not processed is sent again: nothing is lost, and no final comes twice. A

@@ -8,8 +8,9 @@ from weakref import WeakValueDictionary
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.daemon.backend import Backend
+from streamer.daemon.rooms import Rooms
 from streamer.daemon.streams import ClientStream
-from streamer.errors import BusyError, UnknownSessionError
+from streamer.errors import BusyError, IdleError, UnknownSessionError
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ServerSettings
 
@@ -33,6 +34,7 @@ class ClientStreams:
         self._backend = backend
         # By the session's name.
         self._streams: dict[str, ClientStream] = {}
+        self.rooms = Rooms()
         # Of each that is being opened, the stream that is to end for it, None if there is a free slot.
         self._opening: list[ClientStream | None] = []
         # What abandons a stream whose connection broke, or checks whether another has received something.
@@ -116,9 +118,11 @@ class ClientStreams:
             self.abandon(spare)
         else:
             spare.expire(
-                f"nothing was sent for {spare.idle_s:.0f} s, and another client needs the place (all"
-                f" {self.settings.max_streams} of server.max_streams are taken): send audio as it is spoken,"
-                " silence too, or begin anew when there is some"
+                IdleError(
+                    f"nothing was sent for {spare.idle_s:.0f} s, and another client needs the place (all"
+                    f" {self.settings.max_streams} of server.max_streams are taken): send audio as it is spoken,"
+                    " silence too, or begin anew when there is some"
+                )
             )
 
     def _spare(self) -> ClientStream | None:
@@ -141,6 +145,7 @@ class ClientStreams:
     def _add(self, stream: ClientStream, tenant: str) -> ClientStream:
         stream.tenant = tenant
         self._streams[stream.log.session] = stream
+        self.rooms.enter(stream)
         self._watch(stream)
         return stream
 
@@ -149,8 +154,10 @@ class ClientStreams:
         idle_s, limit_s = stream.idle_s, self.settings.idle_s
         if idle_s >= limit_s:
             stream.expire(
-                f"nothing was sent for {idle_s:.0f} s (server.idle_s is {limit_s:g}): expected audio as it is spoken,"
-                " silence too, or a command; begin anew when there is some"
+                IdleError(
+                    f"nothing was sent for {idle_s:.0f} s (server.idle_s is {limit_s:g}): expected audio as it is"
+                    " spoken, silence too, or a command; begin anew when there is some"
+                )
             )
         else:
             self._call_later(limit_s - idle_s, self._watch, stream)

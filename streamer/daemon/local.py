@@ -60,7 +60,8 @@ class LocalBackend(Backend):
                 "keep is true, but this daemon keeps no history: leave keep out, or have server.history set"
             )
         history = self._history if start.keep else None
-        log, keep_audio = open_log(name, settings.server, history, source="a client's stream", own=False)
+        source_name = f"room {start.room}" if start.room else "a client's stream"
+        log, keep_audio = open_log(name, settings.server, history, source=source_name, own=False)
         source = SessionSource(kind=AudioKind.EITHER, options=start, keep=keep_audio)
         live = open_session(settings, model, log, source, enrichment=self._post_processing)
         engine.add(live)

@@ -14,7 +14,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.pcm import PcmDecoder
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.eventlog import EventLog
-from streamer.errors import IdleError
+from streamer.errors import StreamerError
 from streamer.events import End, Error, Event
 from streamer.protocols.native import Command, StreamStart
 
@@ -105,10 +105,10 @@ class ClientStream(ABC):
         """End the audio: what was said becomes final, then `log` ends."""
         self._put("finish")
 
-    def expire(self, message: str) -> None:
+    def expire(self, error: StreamerError) -> None:
         """Publish why further audio is ignored, make what was said final, and end the session."""
         self.expired = True
-        self.report(Error(code=IdleError.code, message=message, fatal=True))
+        self.report(Error(code=error.code, message=str(error), fatal=True))
         self.finish()
 
     def report(self, error: Error) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import msgspec
 from msgspec import inspect
 
-from streamer.errors import ConfigError, IdleError, ProtocolError, StreamerError
+from streamer.errors import ConfigError, IdleError, ProtocolError, RoomTakenError, StreamerError
 from streamer.events import Error, Event
 from streamer.outside import one_line
 from streamer.protocols.native import Command, StreamResume, StreamStart
@@ -44,10 +44,15 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Subscribe to the events of the daemon's own input after event `after` of a session (see `EventLog.subscribe`)."""
+    """Subscribe to what is said in a room, or to the daemon's own input.
+
+    after, session : the last event that the client has, see `EventLog.subscribe`
+    room : empty for the daemon's own input
+    """
 
     after: int | None
     session: str | None
+    room: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,5 +254,6 @@ class Adapter(Protocol):
 
     def fail(self, error: Error) -> None:
         """Set `hangup` for a session that ends with a fatal error."""
-        code = IdleError.close_code if error.code == IdleError.code else StreamerError.close_code
+        ended = {each.code: each.close_code for each in (IdleError, RoomTakenError)}
+        code = ended.get(error.code, StreamerError.close_code)
         self.hangup = Hangup(code, one_line(f"{error.code}: {error.message}"))

@@ -15,6 +15,19 @@ from streamer.settings.values import expected
 Command = Literal["flush", "pause", "resume", "clear"]
 Kind = Literal["start", "set", "finish"] | Command
 
+# The name of a room, as those of tokens are written.
+ROOM_NAME = "up to 64 letters, digits, dots, dashes and underscores"
+Room = Annotated[str, msgspec.Meta(pattern=r"\A([A-Za-z0-9][A-Za-z0-9._-]{0,63})?\Z", description=ROOM_NAME)]
+
+
+def is_room(name: str) -> bool:
+    """Return whether a room, or none if it is empty, may be called so."""
+    try:
+        msgspec.convert(name, Room)
+    except msgspec.ValidationError:
+        return False
+    return True
+
 
 class StreamStart(SessionOptions, frozen=True, kw_only=True):
     """How a client's audio is written, and what it chooses: its first text frame, all of it optional."""
@@ -30,6 +43,9 @@ class StreamStart(SessionOptions, frozen=True, kw_only=True):
 
     # Whether what is final goes into the daemon's history.
     keep: bool = False
+
+    # Where others may read what is said; empty: nowhere.
+    room: Room = ""
 
 
 class StreamResume(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from streamer.protocols.adapter import (
     Say,
     Write,
 )
-from streamer.protocols.native import Kind, StreamResume, StreamStart, parse_message
+from streamer.protocols.native import ROOM_NAME, Kind, StreamResume, StreamStart, is_room, parse_message
 
 MAX_BAD_MESSAGES = 100  # on one connection; then the stream ends
 MAX_IGNORED_BYTES = 4096  # of a subscriber's message, which is ignored
@@ -45,14 +45,14 @@ class _Events(Adapter):
 
 
 class Captions(_Events):
-    """A subscriber of the daemon's own captions."""
+    """A subscriber of the daemon's own captions, or of a room's."""
 
     def __init__(self, query: Query) -> None:
-        """Follow the input from the event that the address names. Raises ProtocolError."""
-        self._after, self._session = _position(query)
+        """Follow what the address names, from the event that it names. Raises ProtocolError."""
+        self._following = _following(query)
 
     def begin(self) -> Sequence[Action]:
-        return [Follow(self._after, self._session)]
+        return [self._following]
 
     def receive(self, message: str | bytes) -> Sequence[Action]:
         if len(message) > MAX_IGNORED_BYTES:
@@ -127,11 +127,14 @@ class Stream(_Events):
         return [Do(kind)]
 
 
-def _position(query: Query) -> tuple[int | None, str | None]:
-    """Return number and session of the last event that a client has, from its address. Raises ProtocolError."""
+def _following(query: Query) -> Follow:
+    """Return what a client asks for in its address. Raises ProtocolError."""
     after = query.getlist("after")[-1:]
     if after and _SEQ.fullmatch(after[0]) is None:
         raise ProtocolError(
             f"after is {after[0]!r:.60}: expected the seq of the last event received, a whole number, 0 for all"
         )
-    return int(after[0]) if after else None, query.get("session", "") or None
+    room = query.get("room", "")
+    if not is_room(room):
+        raise ProtocolError(f"room is {room!r:.80}: expected {ROOM_NAME}")
+    return Follow(int(after[0]) if after else None, query.get("session", "") or None, room)

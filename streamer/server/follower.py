@@ -78,6 +78,7 @@ class Follower:
             self.ended = isinstance(next_event, End)
             yield next_event
             await asyncio.sleep(0)  # a long replay must not delay other clients
+        self.idle.set()
 
     def close(self) -> None:
         if self._subscription is not None:

@@ -1,6 +1,8 @@
 """The HTTP half of the port: the captions page, health, numbers, and commands for the daemon's own input."""
 
+import asyncio
 import importlib.resources
+import io
 import logging
 import re
 from http import HTTPStatus
@@ -10,9 +12,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamer.protocols.native import Command
+from streamer.protocols.native import ROOM_NAME, Command, is_room
 from streamer.server.context import Context
-from streamer.server.responses import respond, respond_error, respond_json
+from streamer.server.responses import HEADERS, respond, respond_error, respond_json
+from streamer.server.tokens import AccessToken
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +34,10 @@ PAGE_FILES = {
 }
 
 # Exceptions of pages in their Content Security Policy. OBS adds its user's own styles to a page as a <style>, which may
-# contain fonts and pictures; the settings show the overlay in a frame; the captions page reads a dropped file's length.
+# contain fonts and pictures; the settings show the overlay in a frame; the captions page reads a dropped file's length
+# and shows a QR code.
 _MORE = {
-    "/": {"media-src": "blob:"},
+    "/": {"media-src": "blob:", "img-src": "'self' blob:"},
     "/overlay": {
         "style-src": "'self' 'unsafe-inline'",
         "font-src": "data:",
@@ -42,6 +46,8 @@ _MORE = {
     },
     "/settings": {"frame-src": "'self'"},
 }
+
+MAX_ADDRESS_BYTES = 300  # of a QR code
 
 COMMANDS: tuple[str, ...] = get_args(Command)
 
@@ -74,8 +80,30 @@ class Pages:
             logger.exception("the health check failed")
             health = {"status": "failed"}
         status = HTTPStatus.OK if health.get("status") == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
-        known = "caller" in request.scope["state"]
-        return respond_json(status, health if known else {"status": health["status"]})
+        caller: AccessToken | None = request.scope["state"].get("caller")
+        if caller is None:
+            return respond_json(status, {"status": health["status"]})
+        return respond_json(status, {**health, "scopes": caller.scopes, "history": self._services.history is not None})
+
+    async def room(self, request: Request) -> Response:
+        """Lead to the captions page, which shows what is said in a room."""
+        name = request.path_params["name"]
+        if not is_room(name):
+            return respond_error(HTTPStatus.NOT_FOUND, f"{name!r:.80} is not the name of a room: expected {ROOM_NAME}")
+        return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers={"Location": f"../?room={name}", **HEADERS})
+
+    async def code(self, request: Request) -> Response:
+        """Draw the QR code of an address, which is the body (ISO/IEC 18004, level M)."""
+        address = b""
+        async for piece in request.stream():
+            address += piece
+            if len(address) > MAX_ADDRESS_BYTES:
+                text = f"the address is too long: expected at most {MAX_ADDRESS_BYTES} bytes"
+                return respond_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+        if not address:
+            return respond_error(HTTPStatus.BAD_REQUEST, "the body is empty: expected the address to be drawn")
+        svg = await asyncio.to_thread(draw_code, address)
+        return respond(HTTPStatus.OK, svg, "image/svg+xml")
 
     async def live(self, request: Request) -> Response:
         """Say whether the daemon makes progress; if not, only a restart helps."""
@@ -102,6 +130,15 @@ class Pages:
         kept = {"kept": history is not None, "audio": history is not None and history.audio is not None}
         state = {"paused": own is not None and own.paused, **kept}
         return respond_json(HTTPStatus.OK, state)
+
+
+def draw_code(address: bytes) -> bytes:
+    """Return an SVG."""
+    import segno  # late, as few need it
+
+    drawn = io.BytesIO()
+    segno.make_qr(address, error="m").save(drawn, kind="svg", omitsize=True, encoding="utf-8")
+    return drawn.getvalue()
 
 
 def _policy(host: str, path: str) -> str:

@@ -122,6 +122,8 @@ def _routes(context: Context, sockets: Mapping[str, Socket]) -> Iterator[Route |
 
     # Pages need no token: they contain no data, and a page that is reloaded has no token in its address.
     yield from (http("GET", path, None, pages.file) for path in PAGE_FILES)
+    yield http("GET", "/room/{name}", None, pages.room)
+    yield http("POST", "/v1/qr", "read", pages.code)
     yield Route("/healthz", pages.health, methods=["GET"], middleware=asking("read", required=False))
     yield http("GET", "/livez", None, pages.live)
     yield http("GET", "/metrics", "read", pages.metrics)
@@ -157,10 +159,10 @@ def _brings_recording(scope: Scope, sockets: Collection[str]) -> bool:
 
 def _refusal(context: Context, opening: HTTPConnection) -> Refusal | None:
     """Return why a request for a WebSocket's address is refused; None if it is not."""
-    if opening.url.path == CAPTIONS and context.services.input is None:
+    if opening.url.path == CAPTIONS and context.services.input is None and not opening.query_params.get("room"):
         text = (
-            "this daemon has no input of its own, and so no captions: send audio to /v1/stream, or start the daemon"
-            " with --input mic or a file"
+            "this daemon has no input of its own, and so no captions: send audio to /v1/stream, name a room"
+            " (?room=NAME), or start the daemon with --input mic or a file"
         )
         return Refusal(HTTPStatus.NOT_FOUND, text, "path")
     if context.draining.is_set():

@@ -33,7 +33,7 @@ from streamer.protocols.adapter import (
 )
 from streamer.server.context import Context
 from streamer.server.follower import Follower
-from streamer.server.replay import earlier_events
+from streamer.server.reading import RoomFollower, follow, open_stream
 from streamer.server.ws import GONE, ClientGoneError, Close, Line
 
 logger = logging.getLogger(__name__)
@@ -75,9 +75,9 @@ class Conversation:
         self._sending = asyncio.Lock()
         # How to close the connection, once that is known.
         self._closing: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
-        # The session, if there is one, and the task that passes its events on; no stream: it is the daemon's own input.
+        # The session, if there is one, and the task that passes its events on; no stream: they are not this client's.
         self._stream: ClientStream | None = None
-        self._follower: Follower | None = None
+        self._follower: Follower | RoomFollower | None = None
         self._following: asyncio.Task[None] | None = None
         # What is held while this connection, and no other, uses the session.
         self._in_use: asyncio.Lock | None = None
@@ -207,12 +207,12 @@ class Conversation:
         streams, stream = self._context.services.streams, self._stream
         match action:
             case Open(start):
-                await self._open(streams.open(start, tenant=self._tenant))
+                await self._open(open_stream(streams, start, self._tenant))
             case Resume(request):
                 resuming = streams.resume(request.session, after=request.after, tenant=self._tenant)
                 await self._open(resuming, request.after)
-            case Follow(after, session):
-                self._follow_input(after, session)
+            case Follow():
+                self._follow(follow(action, self._context, self._closing), self._context.metrics.subscribers)
             case Finish() if stream is not None:
                 stream.finish()
             case _ if stream is not None:
@@ -253,6 +253,7 @@ class Conversation:
         if (other := streaming.get(log.session)) is not None and not other.done():
             other.set_result(RESUMED_ELSEWHERE)
         streaming[log.session] = self._closing
+        self._line.note_session(log.session)
         await stream.in_use.acquire()
         self._in_use = stream.in_use
         if after is not None:
@@ -261,23 +262,14 @@ class Conversation:
             await self._pass(resumed.stamped(after if after <= log.last_seq else 0, log.session))
         self._follow(Follower(log, self._context, self._closing, after=after), self._context.metrics.streams)
 
-    def _follow_input(self, after: int | None, session: str | None) -> None:
-        own, history, earlier = self._context.services.input, self._context.services.history, None
-        assert own is not None
-        if history is not None and after is not None and session is not None:
-            earlier = earlier_events(history, own.log, session, after)
-        follower = Follower(own.log, self._context, self._closing, after=after, session=session, earlier=earlier)
-        self._follow(follower, self._context.metrics.subscribers)
-
-    def _follow(self, follower: Follower, gauge: Gauge) -> None:
+    def _follow(self, follower: Follower | RoomFollower, gauge: Gauge) -> None:
         """Pass a session's events to the adapter from now on."""
-        self._line.note_session(follower.log.session)
         if self._adapter.timeout_s is None:
             self._expect_nothing()
         self._follower = follower
         self._following = self._tasks.create_task(self._pass_all(follower, gauge))
 
-    async def _pass_all(self, follower: Follower, gauge: Gauge) -> None:
+    async def _pass_all(self, follower: Follower | RoomFollower, gauge: Gauge) -> None:
         with gauge.track_inprogress():
             async with contextlib.aclosing(follower.events()) as events:
                 async for event in events:

@@ -28,14 +28,14 @@ HOUSE = [
 BUDGETS = {
     "plugins": (9453, 7300),  # the overlay, and in it a Wayland client, as Qt has no layers above windows
     "commands": (3103, 2400),  # bench: the offline text beside, energy; a command's help is its docstring
-    "server": (4025, 2520),  # a connection that is reset while it is closed
-    "daemon": (1305, 1300),  # a stream and its session are one class
-    "after": (2565, 2050),  # the second pass counts only where it is likelier
+    "server": (4152, 2520),  # what is read in rooms, whose address is drawn
+    "daemon": (1366, 1300),  # a stream and its session are one class; rooms
+    "after": (2576, 2050),  # the second pass counts only where it is likelier; what it can is told
     "setup": (819, 700),  # what a session's settings come to; base.en where English is named
     "offline": (1179, 950),
     "history": (904, 640),
-    "protocols": (2516, 1980),  # Wyoming answers before the second pass
-    "client": (1055, 850),  # one table of transitions, and what drives it
+    "protocols": (2541, 1980),  # Wyoming answers before the second pass; names of rooms
+    "client": (1057, 850),  # one table of transitions, and what drives it
     "outputs": (1919, 1240),  # a file loses no line that was delivered, killed or on a full disk
     "engine": (2111, 1280),  # commands are values; recovery, journal and the count stand by themselves
     "session": (2559, 1450),  # one frozen value in parts, the table of what is decoded again, policies
@@ -43,25 +43,25 @@ BUDGETS = {
     "whisper": (10241, 7050),
     "audio": (3472, 2150),
     "settings": (1419, 900),  # what a session may choose, which protocols had
-    "modules": (2898, 1750),  # live_text.py; lock.py; pip by way of uv, and its end
+    "modules": (2907, 1750),  # live_text.py; lock.py; pip by way of uv, and its end
 }
 
 # The same of tests, by folders, of all of them, and of tools.
 TEST_BUDGETS = {
     "unit/session unit/engine": (4222, 3200),  # names of modules that moved
     "unit/whisper": (8307, 6300),
-    "unit/server wire": (6684, 3300),  # connections without overrides of uvicorn
-    "unit/history unit/daemon unit/offline": (3379, 2000),  # the history against a model
+    "unit/server wire": (6925, 3300),  # connections without overrides of uvicorn; rooms
+    "unit/history unit/daemon unit/offline": (3381, 2000),  # the history against a model
     "unit/protocols": (868, 850),
     "unit/outputs": (1512, 1300),  # kills
-    "unit/audio unit/after": (4890, 3150),  # what small faults showed
+    "unit/audio unit/after": (4913, 3150),  # what small faults showed
     "unit/commands unit/setup unit/settings": (2720, 1600),  # what small faults showed
     "plugins": (7152, 5000),  # the overlay, beside a compositor of its own
-    "e2e": (2981, 1700),  # the image, its services, Home Assistant
+    "e2e": (3023, 1700),  # the image, its services, Home Assistant
     "reference": (2408, 2600),  # real exports for NPUs
     "tools": (724, 400),
-    ".": (51046, 33000),
-    "../tools": (6821, 5000),
+    ".": (51358, 33000),
+    "../tools": (6822, 5000),
 }
 
 # What passes the limits of a file (lines), a function (lines, parameters) and a class (methods, attributes), and by how

@@ -33,6 +33,7 @@ from streamer.constants import SAMPLE_RATE
 from streamer.daemon.backend import Backend, RecordingQueue, Transcription
 from streamer.daemon.clients import ClientStreams
 from streamer.daemon.own_input import OwnInput
+from streamer.daemon.rooms import Rooms
 from streamer.daemon.streams import ClientStream
 from streamer.engine.eventlog import EventLog
 from streamer.engine.live_session import LiveSession
@@ -43,7 +44,6 @@ from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingO
 from streamer.server.context import Services
 from streamer.server.front import Server
 from streamer.server.tokens import TokenFile, new_token
-from streamer.settings.options import SessionOptions
 from streamer.settings.table import ServerSettings, Settings
 from tests import builders
 from tests.builders import final, ready
@@ -97,7 +97,7 @@ class RecordingStream:
         self.outlives = False
         self.complete = False
         self.in_use = asyncio.Lock()
-        self.options: SessionOptions = start
+        self.options: StreamStart = start
         self.audio = bytearray()
         # Commands, each with how many bytes of audio had come before.
         self.commands: list[tuple[str, int]] = []
@@ -128,7 +128,7 @@ class RecordingStream:
     async def command(self, command: Command) -> None:
         self._note(command)
 
-    async def change(self, options: SessionOptions) -> None:
+    async def change(self, options: StreamStart) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.options = options
@@ -157,6 +157,7 @@ class RecordingStreams:
 
     def __init__(self) -> None:
         self.opened: list[RecordingStream] = []
+        self.rooms = Rooms()
         # Whose token each caller showed, and set with the first.
         self.tenants: list[str] = []
         self.called = asyncio.Event()
@@ -173,6 +174,7 @@ class RecordingStreams:
         stream = RecordingStream(start)
         self.prepare(stream)
         self.opened.append(stream)
+        self.rooms.enter(cast("ClientStream", stream))
         self.arrived.set()
         return stream
 

@@ -146,7 +146,7 @@ async def test_lines_move_smoothly_fade_and_never_roll_back() -> None:
         assert len(await page.evaluate("moves")) == 1
 
 
-GOOD = "lines=12&size=8&font=Noto Sans 日本語&color=Rebeccapurple&background=0f08&position=top-left&fade=0&words=all"
+GOOD = "lines=12&size=8&font=Noto Sans 日本語&color=Rebeccapurple&background=0f08&position=top&fade=0&room=a&words=all"
 BAD = (
     *("lines=0", "lines=2.5", "size=99999", "size=4e1", "size=40px", "position=left", "fade=-1", "words=", "speed=1"),
     *("font=a;b", 'font=a"', "font=url(x)", "font=" + "a" * 61, "font=", "__proto__=1", "lines=1&lines=2"),

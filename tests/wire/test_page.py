@@ -30,7 +30,17 @@ from tests.unit.outputs.finals import labelled
 from tests.unit.protocols.recorded import segment
 from tests.waiting import WAIT_S, until
 from tests.wire.conftest import keep
-from tests.wire.harness import NotedRecordings, Running, added, heard, opened_log, serving, wait_published, within
+from tests.wire.harness import (
+    NotedRecordings,
+    Running,
+    added,
+    bearer,
+    heard,
+    opened_log,
+    serving,
+    wait_published,
+    within,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -438,6 +448,38 @@ async def test_a_token_leaves_the_address_and_stays_with_the_tab() -> None:
         await page.click("#pause")
         await sees(page, "#status-text", "Paused")
         assert "token" not in "".join(page.problems)
+
+
+async def test_a_rooms_page_shows_what_is_said_there_and_how_a_phone_gets_there(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    stage, audience = added(file, "main"), added(file, "audience", scopes=("read",))
+    follow = "getComputedStyle(document.querySelector('#follow')).display"
+    async with (
+        serving(token_file=str(file), origins=["http://hall.example"], input=None) as running,
+        browse(width=1400, height=800, flags=("--host-resolver-rules=MAP hall.example 127.0.0.1",)) as page,
+    ):
+        url = running.url.replace("127.0.0.1", "hall.example")
+        await page.goto(f"{url}room/main#token={audience}")
+        await sees(page, "#title", "main")
+        await sees(page, "#empty", "Nobody has spoken in this room yet.")
+        await page.wait_for("document.querySelector('#code').naturalWidth > 0")
+        assert await page.evaluate(follow) == "block"
+        assert await page.text("#follow-address") == url.removeprefix("http://") + "room/main"
+        hidden = "['pause', 'microphone', 'choose'].every((id) => document.getElementById(id).hidden)"
+        await page.wait_for(hidden)
+        async with running.socket("/v1/stream", additional_headers=bearer(stage)) as speaker:
+            await speaker.send('{"type":"start","room":"main"}')
+            stream = await running.streams.first()
+            stream.log.append(final("good morning everybody"))
+            await finals_are(page, "good morning everybody")
+            await page.resize(400, 800)
+            assert await page.evaluate(follow) == "none"
+        # A token that may do more is not for everybody's eyes.
+        await page.goto(f"{url}room/main#token={stage}")
+        await sees(page, "#microphone-text", "Speak in this room")
+        await page.wait_for("!document.querySelector('#microphone').hidden")
+        assert await page.evaluate("document.querySelector('#follow').hidden")
+        assert page.problems == []
 
 
 async def test_a_page_asks_for_a_token_that_is_missing_wrong_or_revoked_and_does_not_guess(

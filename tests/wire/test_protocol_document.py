@@ -31,7 +31,7 @@ DOCUMENT = (REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
 # Codes of errors that are published as events.
 PUBLISHED = {
     *("failed", "audio_device", "audio_file", "truncated", "device", "bad_message", "config", "busy"),
-    *("unknown_session", "idle", "stopping"),
+    *("unknown_session", "idle", "room_taken", "stopping"),
 }
 
 

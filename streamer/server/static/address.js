@@ -9,6 +9,11 @@ const colour = (text) =>
   (/^[a-z]{3,24}$/i.test(text) && !/^(inherit|initial|unset|revert)$/i.test(text) && CSS.supports("color", text));
 const COLOUR = "a colour's name, or 3, 4, 6 or 8 hexadecimal digits such as ffffff or 000000b3 (the last two: how opaque)";
 
+// Where clients' streams are read; empty: the daemon's own input is.
+function isRoom(text) {
+  return /^([A-Za-z0-9][\w.-]{0,63})?$/.test(text);
+}
+
 // Name -> what it is where the address does not say, whether a text can be one, and what to say where it cannot.
 export const OPTIONS = {
   lines: { preset: "2", allows: whole(1, 12), expected: "a whole number from 1 to 12" },
@@ -26,6 +31,7 @@ export const OPTIONS = {
     expected: "top, middle or bottom, with -left or -right behind it or not",
   },
   fade: { preset: "8", allows: whole(0, 3600), expected: "a whole number of seconds without words, up to 3600; 0: never" },
+  room: { preset: "", allows: isRoom, expected: "up to 64 letters, digits, dots, dashes and underscores" },
   words: { preset: "stable", allows: oneOf("stable", "all"), expected: "stable (words that have settled) or all" },
 };
 
@@ -51,6 +57,12 @@ export function parse(query) {
 // What to write into a style for a colour, or a font, of `parse`.
 export const cssColour = (text) => (/^[0-9a-f]+$/i.test(text) ? `#${text}` : text);
 export const cssFont = (name) => `${CSS.supports("font", `1px ${name}`) ? name : `"${name}"`}, system-ui, sans-serif`;
+
+// The room that the address of a page names; empty without one, or where none is called so.
+export function roomOf(query) {
+  const room = new URLSearchParams(query).get("room") ?? "";
+  return isRoom(room) ? room : "";
+}
 
 // The token of this page's address, else of this tab. It is taken out of the address at once: that is shown, kept in the
 // browser's history, and passed on. Behind a # it is not even sent.

@@ -1,6 +1,6 @@
 // The captions page: the daemon's own input, or this browser's microphone, a file, an earlier session.
 
-import { keepToken, takeToken } from "./address.js";
+import { keepToken, roomOf, takeToken } from "./address.js";
 import { openMicrophone } from "./capture.js";
 import { ask, listen, stream } from "./client.js";
 import { recall, remember, setUpDisplay } from "./display.js";
@@ -23,10 +23,12 @@ const MAX_UNSENT_BYTES = 8 * 2 ** 20; // microphone audio that the daemon has no
 //   {kind: "microphone", client, connection, capture, paused, muted, stopping}: that of this browser; off where `capture` is null
 //   {kind: "file", name, job, progress}: done where `job` is null
 //   {kind: "past", title}: a session that the daemon has kept
-// and with each {transcript, model, empty, message, asking, notice}: what was said; the event `ready`; what is shown if there is
-// no text; what went wrong; whether the browser asks its user for the microphone; what the daemon has to say of its model.
-let state = { transcript: new Transcript(), asking: false, notice: "" };
+// and with each {transcript, model, empty, message, asking, notice, scopes, history}: what was said; the event `ready`; what is
+// shown if there is no text; what went wrong; whether the browser asks its user for the microphone; what the daemon has to say of
+// its model; what the token allows; whether text can be kept.
+let state = { transcript: new Transcript(), asking: false, notice: "", scopes: ["read", "stream", "control"], history: false };
 let token = takeToken(); // what the daemon asks its clients for; empty where none is known
+const room = roomOf(location.search); // whose captions are shown; empty: those of the daemon's own input
 
 const $ = (id) => document.getElementById(id);
 const base = new URL(".", location.href);
@@ -45,19 +47,21 @@ function update(changes) {
 
 // Show something else.
 function open(next) {
-  const { asking, notice } = state;
+  const { asking, notice, scopes, history } = state;
   state.client?.close();
   player.stop();
-  state = { asking, notice, transcript: new Transcript(), model: null, message: "", connection: { state: "connecting", attempt: 0 }, ...next };
+  state = { asking, notice, scopes, history, transcript: new Transcript(), model: null, message: "", connection: { state: "connecting", attempt: 0 }, ...next };
   view.open(state.transcript, () => false);
   render(state);
 }
 
 function render(shown) {
-  const { kind, transcript, connection, input, capture, job, progress, model, empty, message, asking, notice } = shown;
+  const { kind, transcript, connection, input, capture, job, progress, model, empty, message, asking, notice, scopes } = shown;
   const isLive = kind === "live";
   const listens = isLive && connection.state === "open" && !transcript.ended; // the daemon, and this page to it
   const captures = Boolean(capture);
+  const mayStream = scopes.includes("stream");
+  const mayPause = isLive ? listens && !room && scopes.includes("control") : captures && !shown.stopping;
   const isPaused = isLive ? input.paused : Boolean(shown.paused);
 
   const [dot, status] = statusOf(shown);
@@ -66,16 +70,16 @@ function render(shown) {
   write("details", model ? [model.model, [...new Set(Object.values(model.device))].join(" + "), model.language].filter(Boolean).join(" · ") : "");
   $("details").title = model ? Object.entries(model.device).map(([stage, device]) => `${stage}: ${device}`).join(", ") : "";
 
-  $("pause").hidden = !listens && !(captures && !shown.stopping);
+  $("pause").hidden = !mayPause;
   $("pause").dataset.paused = isPaused;
   write("pause-text", (isPaused ? "Resume" : "Pause") + (isLive ? " for everybody" : "")); // who listens to the daemon's input
-  $("microphone").hidden = Boolean(job);
+  $("microphone").hidden = Boolean(job) || !mayStream;
   $("microphone").disabled = asking || (captures && shown.stopping && !connection.away); // who waits for a daemon may leave
   $("microphone").setAttribute("aria-pressed", String(captures));
-  write("microphone-text", captures ? "Stop captioning" : "Use my microphone");
+  write("microphone-text", captures ? "Stop captioning" : room ? "Speak in this room" : "Use my microphone");
   $("mute").hidden = !captures || shown.stopping;
   $("mute").setAttribute("aria-pressed", String(Boolean(shown.muted)));
-  $("choose").hidden = Boolean(job) || captures;
+  $("choose").hidden = Boolean(job) || captures || !mayStream || Boolean(room);
   $("back").hidden = isLive || Boolean(job) || captures;
 
   $("job").hidden = !job;
@@ -176,8 +180,8 @@ function spoken({ entry, corrected }) {
 // --- the daemon's captions -------------------------------------------------------------------------------------------
 
 function openLive() {
-  open({ kind: "live", asksToken: false, input: {}, empty: "Waiting for speech…" });
-  update({ client: listen({ url: base, token: () => token, after: 0, onEvent: show, onState: showConnection }) });
+  open({ kind: "live", asksToken: false, input: {}, empty: room ? "Nobody has spoken in this room yet." : "Waiting for speech…" });
+  update({ client: listen({ url: base, token: () => token, room, after: 0, onEvent: show, onState: showConnection }) });
 }
 
 function showConnection(connection) {
@@ -185,8 +189,8 @@ function showConnection(connection) {
   update({ connection });
   if (now === "open") {
     update({ asksToken: false });
-    command();
-    showNotice();
+    if (!room) command();
+    showHealth();
   }
   if (now === "refused") update(isAboutToken(connection) ? { asksToken: true } : { message }); // to try again is of no use
   if (status === 429) update({ message });
@@ -224,10 +228,24 @@ const retry = () => state.kind === "live" && state.client?.retry();
 window.addEventListener("online", retry);
 document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && !state.transcript.ended && retry());
 
-// What everybody should know of the daemon's model, where there is something.
-async function showNotice() {
-  const { notice = "" } = await ask(new URL("healthz", base), token).then((response) => response.json()).catch(() => ({}));
-  update({ notice: notice === recall("notice", "sessionStorage") ? "" : notice });
+// What everybody should know of the daemon's model, where there is something; and what this page may do.
+async function showHealth() {
+  const health = await ask(new URL("healthz", base), token).then((response) => response.json()).catch(() => ({}));
+  const { notice = "", scopes = state.scopes, history = false } = health;
+  update({ notice: notice === recall("notice", "sessionStorage") ? "" : notice, scopes, history });
+  if (room && $("follow").hidden) showCode();
+}
+
+// The address of this room for phones, where it leads here and its token may do nothing but read.
+async function showCode() {
+  const address = new URL(`room/${room}`, base);
+  if (["localhost", "127.0.0.1", "[::1]"].includes(address.hostname) || (token && String(state.scopes) !== "read")) return;
+  write("follow-address", address.host + address.pathname);
+  if (token) address.hash = new URLSearchParams({ token });
+  const code = await ask(new URL("v1/qr", base), token, "POST", address.href).catch(() => null);
+  if (!code?.ok) return;
+  $("code").src = URL.createObjectURL(await code.blob());
+  $("follow").hidden = false;
 }
 
 $("understood").addEventListener("click", () => {
@@ -269,7 +287,7 @@ async function startMicrophone() {
     return;
   }
   open({ kind: "microphone", capture, transcript: new Transcript({ resent: true }), paused: false, muted: false, stopping: false, empty: "Listening to your microphone…" });
-  const start = { format: "s16le", sample_rate: capture.sampleRate, channels: 1 };
+  const start = { format: "s16le", sample_rate: capture.sampleRate, channels: 1, ...(room && { room, keep: state.history }) };
   const client = stream({ url: base, token: () => token, start, onEvent: show, onState: showStream });
   update({ client });
   if (!state.capture) return; // refused at once
@@ -423,6 +441,11 @@ async function openPast({ id, title, live, seq }) {
 
 const loadSessions = listSessions({ url: base, token: () => token, onOpen: openPast });
 
+if (room) {
+  document.title = `${room}: live captions`;
+  write("title", room);
+  $("title").className = "room";
+}
 setUpDisplay({
   onOpen: (dialog) => dialog === "sessions" && loadSessions(),
   onChange: (choice) => (choice === "doubts" ? view.open(state.transcript) : view.follow()),

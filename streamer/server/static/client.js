@@ -24,7 +24,7 @@ const TRANSITIONS = {
   closed: {},
 };
 
-// Follow the captions of the daemon's own input. `onEvent` is given each event once; `onState` what becomes of the
+// Follow the captions of the daemon's own input, or of a `room`. `onEvent` is given each event once; `onState` what becomes of the
 // connection: {state: "connecting" | "open" | "lost" | "refused" | "ended", attempt, status, code, message}. `status` is that
 // of HTTP, 0 without an answer. "refused" (for 401, the token is missing or wrong) and "ended" stay so until `retry` is
 // called; after "lost" it is tried again. `after`: 0 for everything from the start; else only what comes.
@@ -70,11 +70,11 @@ class Client {
   #attempt = 0; // connections in a row that failed
   #timer = 0;
 
-  constructor({ url, token = "", after, onEvent, onState = () => {} }) {
+  constructor({ url, token = "", room = "", after, onEvent, onState = () => {} }) {
     if (!globalThis.WebSocket) throw new Error("this JavaScript has no WebSocket: expected a browser, or Node 22 or later");
     this.url = new URL(url ?? ".", globalThis.location?.href);
     this.token = typeof token === "function" ? token : () => token;
-    Object.assign(this, { after, onEvent, report: onState });
+    Object.assign(this, { room, after, onEvent, report: onState });
   }
 
   // Go to the next state, for a reason that is reported to the program.
@@ -128,8 +128,9 @@ class Client {
 
   // What the address of the next connection says of it.
   query() {
-    if (this.session) return { after: this.seq, session: this.session };
-    return this.after === undefined ? {} : { after: this.after };
+    const room = this.room && { room: this.room };
+    if (this.session) return { ...room, after: this.seq, session: this.session };
+    return { ...room, ...(this.after !== undefined && { after: this.after }) };
   }
 
   // Begin to use a new connection.
@@ -376,10 +377,10 @@ function openSocket(address, token) {
 }
 
 // Ask the daemon over HTTP.
-export function ask(address, token, method = "GET") {
+export function ask(address, token, method = "GET", body = null) {
   const url = new URL(address);
   url.protocol = url.protocol.replace("ws", "http");
-  return fetch(url, { method, cache: "no-store", headers: token ? { Authorization: `Bearer ${token}` } : {} });
+  return fetch(url, { method, body, cache: "no-store", headers: token ? { Authorization: `Bearer ${token}` } : {} });
 }
 
 // A browser does not tell a page why a WebSocket was refused; the same address asked over HTTP does.

@@ -108,7 +108,7 @@ try {
   sizes.observe($("captions"));
   sizes.observe($("sample"));
   // The page of settings shows this one in a frame, and says what is to be seen.
-  if (location.hash !== "#preview") listen({ url: new URL(".", location.href), token, onEvent: take, onState: showConnection });
+  if (location.hash !== "#preview") listen({ url: new URL(".", location.href), token, room: options.room, onEvent: take, onState: showConnection });
   else addEventListener("message", ({ origin, data }) => origin === location.origin && (data.type ? take(data) : apply(data.query)));
 } catch (error) {
   say(`This address cannot be used: ${error.message}.`);

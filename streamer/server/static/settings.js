@@ -85,7 +85,7 @@ function play() {
   listener?.close();
   $("state").textContent = "";
   if ($("source").value === "live") {
-    listener = listen({ url: base, token: () => token, onEvent: send, onState: showState });
+    listener = listen({ url: base, token: () => token, room: $("room").value, onEvent: send, onState: showState });
     return;
   }
   const words = SAMPLE.split(/(?<= )/);

@@ -74,10 +74,11 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
     with contextlib.closing(History(tmp_path / "history.db")) as history:
         streams = streams_of(machine, history)
         await streams.open(StreamStart())
-        kept = await streams.open(StreamStart(keep=True))
+        kept = await streams.open(StreamStart(keep=True, room="main"))
         await until(lambda: bool(history.sessions(9)))  # where the disk is slow, `ready` is published first
         (session,) = history.sessions(9)
         assert (session.id, session.own, session.ended) == (kept.log.session, False, None)
+        assert session.source == "room main"
         streams.abandon(kept)
         await asyncio.to_thread(wait_published, kept.log)
         (session,) = history.sessions(9)
