@@ -7,6 +7,7 @@ speed of speech.
 """
 
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -18,6 +19,7 @@ import numpy as np
 
 from streamer import stream
 from streamer.audio.sources.file import read_audio
+from streamer.errors import StreamerError
 
 RATE = 16_000
 PIECE = RATE // 10
@@ -55,14 +57,25 @@ def played(path: str) -> Iterator[bytes]:
                 return
 
 
+def end(*_: object) -> None:
+    """End the talk; a second Ctrl-C does not wait for its text."""
+    put(None)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main(room: str, address: str, recording: str = "") -> None:
-    signal.signal(signal.SIGINT, lambda *_: put(None))
+    signal.signal(signal.SIGINT, end)
     audio = played(recording) if recording else iter(pieces.get, None)
+    token = os.environ.get("STREAMER_TOKEN", "")
     with contextlib.nullcontext() if recording else microphone():
-        events = stream(audio, address, token=os.environ.get("STREAMER_TOKEN", ""), room=room, keep=True)
-        for event in events:
+        for event in stream(audio, address, token=token, wait_s=math.inf, room=room, keep=True):
             if event.type == "final":
                 print(event.text, flush=True)
 
 
-main(*sys.argv[1:])
+try:
+    main(*sys.argv[1:])
+except KeyboardInterrupt:
+    sys.exit(130)
+except StreamerError as error:
+    sys.exit(f"stage.py: {error}")

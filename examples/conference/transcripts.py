@@ -35,4 +35,7 @@ def main(address: str, folder: str = ".") -> None:
                 return
 
 
-main(*sys.argv[1:])
+try:
+    main(*sys.argv[1:])
+except (httpx.HTTPError, httpx.InvalidURL) as error:
+    sys.exit(f"transcripts.py: {error}")
