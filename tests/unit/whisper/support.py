@@ -1,9 +1,14 @@
 """What the tests of the Whisper package share: recordings, and models of random weights."""
 
+import contextlib
 import json
+import os
+import re
+import shutil
+import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
@@ -26,8 +31,10 @@ from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.loading import LoadOptions
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
+from tests.daemon import CACHE_VARIABLE
 
 ROOT = Path(__file__).parents[3]
 NANO = ROOT / "models" / "nano.en"
@@ -138,6 +145,27 @@ def config_of(dims: ModelDimensions) -> dict[str, Any]:
         "decoder_attention_heads": dims.n_text_head,
         "decoder_layers": dims.n_text_layer,
     }
+
+
+def shallow() -> Path:
+    """Return a model of nano.en's first layers, made once a run, for what happens to models whatever they say.
+
+    Its text is nonsense, and its graphs are compiled and checked in a third of the time.
+    """
+    directory = Path(os.environ[CACHE_VARIABLE]) / "shallow"
+    if not directory.exists():
+        nano = huggingface.load(NANO)
+        tensors = {name: value for name, value in nano.tensors.items() if not re.search(r"layers\.[1-9]", name)}
+        dims = replace(nano.dims, n_audio_layer=1, n_text_layer=1)
+        generation = json.loads((NANO / "generation_config.json").read_text(encoding="utf-8"))
+        with tempfile.TemporaryDirectory(dir=directory.parent) as made:
+            files = write_huggingface(Path(made) / "shallow", Checkpoint(dims, tensors), "float16")
+            shutil.copy(NANO / "tokenizer.json", files)
+            text = json.dumps({**generation, "alignment_heads": [[0, 0]]})
+            (files / "generation_config.json").write_text(text, encoding="utf-8")
+            with contextlib.suppress(OSError):  # another process was faster
+                files.rename(directory)
+    return directory
 
 
 def nano_table() -> list[bytes]:

@@ -17,7 +17,7 @@ from streamer.whisper.loading import LoadOptions, verify_model
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.trust import kept_verdicts
 from tests.unit.whisper.stand_in_npu import Compile, StandInCore, add_noise, at_once, install, late, npu_computes
-from tests.unit.whisper.support import NANO
+from tests.unit.whisper.support import shallow
 
 pytestmark = pytest.mark.slow
 
@@ -38,11 +38,11 @@ def cache_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def check(cache_dir: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., WhisperModel]:
-    """Load nano.en for the best device there is; check which it runs on, and how often that was warned of."""
+    """Load a model for the best device there is; check which it runs on, and how often that was warned of."""
 
     def check(n_warnings: int, **devices: str) -> WhisperModel:
         caplog.clear()
-        model = load_model(str(NANO), LoadOptions(cache_dir=str(cache_dir)))
+        model = load_model(str(shallow()), LoadOptions(cache_dir=str(cache_dir)))
         assert model.runtime.devices == {**ON_NPU, **devices}
         assert sum(record.levelno == logging.WARNING for record in caplog.records) == n_warnings
         return model
@@ -58,7 +58,7 @@ def test_a_device_that_computes_noise_is_refused_until_verify_or_another_driver(
         check(1, encoder="CPU", cross_kv="CPU")
     # It would compute rightly now, and is not tried: the first verdict is kept.
     check(1, encoder="CPU", cross_kv="CPU")
-    assert all(item.passed for item in verify_model(str(NANO), LoadOptions(cache_dir=str(cache_dir))))
+    assert all(item.passed for item in verify_model(str(shallow()), LoadOptions(cache_dir=str(cache_dir))))
     assert {(verdict.problem, verdict.openvino) for verdict in kept_verdicts(cache_dir)} == {("", ov.get_version())}
     core.compiled_for.clear()
     check(0)
@@ -91,7 +91,7 @@ def test_verify_keeps_what_fails_another_check_than_that_of_speech(
     stale = Check("encoder: left of the window before", "0.5", "at most 0.02", False, "the encoder is stale", "encoder")
     with monkeypatch.context() as patched:
         patched.setattr(loading, "self_checks", lambda *_, **__: iter([stale]))
-        assert stale in list(verify_model(str(NANO), LoadOptions(cache_dir=str(cache_dir))))
+        assert stale in list(verify_model(str(shallow()), LoadOptions(cache_dir=str(cache_dir))))
     check(1, encoder="CPU")
 
 
@@ -101,9 +101,9 @@ def test_verify_says_whether_the_npu_was_busy(tmp_path: Path, cache_dir: Path, m
     counter.write_text("7", encoding="ascii")
     monkeypatch.setattr(drivers, "ROOT", tmp_path)
     options = LoadOptions(cache_dir=str(cache_dir))
-    assert [check.name for check in verify_model(str(NANO), options) if not check.passed] == ["NPU: busy time"]
+    assert [check.name for check in verify_model(str(shallow()), options) if not check.passed] == ["NPU: busy time"]
     npu_computes(monkeypatch, "encoder", lambda values: counter.write_text("2007", encoding="ascii"))
-    assert [check.found for check in verify_model(str(NANO), options) if "busy" in check.name] == ["2.0 ms"]
+    assert [check.found for check in verify_model(str(shallow()), options) if "busy" in check.name] == ["2.0 ms"]
 
 
 def refuse_decoders(model: ov.Model) -> None:

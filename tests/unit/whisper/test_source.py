@@ -14,7 +14,7 @@ from streamer.whisper.loading import LoadOptions, verify_model
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.source import read_model
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.support import NANO, write_huggingface, write_openai
+from tests.unit.whisper.support import NANO, shallow, write_huggingface, write_openai
 from tests.unit.whisper.weights.ctranslate2_writer import write_ctranslate2
 from tests.unit.whisper.weights.mlx_writer import write_mlx
 from tests.unit.whisper.weights.models import write_words
@@ -91,7 +91,7 @@ def test_the_tokenizer_of_one_file_is_its_neighbour_or_named(tmp_path: Path, che
 def test_through_the_npu_plugin_every_check_passes(tmp_path: Path) -> None:
     devices = DeviceSettings(npu_through_cpu=True)
     for _ in range(2):  # read back from the cache, the graphs would compute in another precision
-        checks = list(verify_model(str(NANO), LoadOptions(devices, cache_dir=str(tmp_path))))
+        checks = list(verify_model(str(shallow()), LoadOptions(devices, cache_dir=str(tmp_path))))
         assert [check for check in checks if not check.passed] == []
         assert {check.found for check in checks if check.name.endswith(": device")} == {"NPU"}
     assert list(tmp_path.glob("NPU*")) == []

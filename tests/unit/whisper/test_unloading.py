@@ -20,7 +20,7 @@ from streamer.settings.table import DecodingSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
-from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, random_checkpoint, read, write_huggingface
+from tests.unit.whisper.support import SPEECH, load_on_cpu, random_checkpoint, read, shallow, write_huggingface
 from tests.waiting import WAIT_S
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
@@ -34,8 +34,8 @@ def text(model: WhisperModel) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A copy of the embedded model."""
-    return Path(shutil.copytree(NANO, tmp_path / "nano", ignore=shutil.ignore_patterns("sample.*", "vocab.json")))
+    """A copy of a small model."""
+    return Path(shutil.copytree(shallow(), tmp_path / "model"))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_model_that_is_gone_is_an_error_until_it_is_back(model: WhisperModel, 
 
 def test_another_model_of_that_name_is_refused(model: WhisperModel, place: Path) -> None:
     model.unload()
-    write_huggingface(place, random_checkpoint(dataclasses.replace(model.dims, n_audio_layer=1)))
+    write_huggingface(place, random_checkpoint(dataclasses.replace(model.dims, n_audio_layer=2)))
     with pytest.raises(ModelError):
         model.wake()
     assert model.state == "unloaded"

@@ -28,7 +28,7 @@ from streamer.whisper.trust import Trial, kept_verdicts
 from tests.unit.whisper import stand_in_npu
 from tests.unit.whisper.device.captions import TickingClock, captions, decoded, speech_mel
 from tests.unit.whisper.stand_in_npu import Compiler
-from tests.unit.whisper.support import NANO
+from tests.unit.whisper.support import shallow
 from tests.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -59,9 +59,8 @@ def known(tmp_path: Path, cache_dir: Path, compiler: Compiler) -> Path:
     if not shared.exists():
         compiler.go_on()
         for device in ("CPU", "NPU"):
-            load_model(
-                str(NANO), LoadOptions(DeviceSettings(device), cache_dir=str(tmp_path / "made"), windows_s=WINDOWS_S)
-            )
+            devices = DeviceSettings(device)
+            load_model(str(shallow()), LoadOptions(devices, cache_dir=str(tmp_path / "made"), windows_s=WINDOWS_S))
         compiler.pause()
         with contextlib.suppress(OSError):  # another process was faster
             (tmp_path / "made").rename(shared)
@@ -78,7 +77,7 @@ def nearly(known: Path) -> Path:
 
 @pytest.fixture
 def on_npu(known: Path) -> WhisperModel:
-    model = load_model(str(NANO), LoadOptions(cache_dir=str(known), windows_s=WINDOWS_S))
+    model = load_model(str(shallow()), LoadOptions(cache_dir=str(known), windows_s=WINDOWS_S))
     assert model.runtime.devices == NPU
     return model
 
@@ -86,7 +85,7 @@ def on_npu(known: Path) -> WhisperModel:
 def load(cache_dir: Path, device: str = "NPU", **options: object) -> WhisperModel:
     devices = DeviceSettings(device, properties=options.pop("properties", ()))  # type: ignore[arg-type]
     found = LoadOptions(devices, cache_dir=str(cache_dir), at_once=True, windows_s=WINDOWS_S, **options)  # type: ignore[arg-type]
-    return load_model(str(NANO), found)
+    return load_model(str(shallow()), found)
 
 
 def wait_for_npu(model: WhisperModel) -> None:
@@ -287,7 +286,7 @@ def test_what_a_daemon_uses_is_watched_when_captions_leave_time_for_it(
 
     others = {*threading.enumerate()}
     monkeypatch.setattr(model_module, "WATCH_EVERY_S", 0.01)
-    models = [load_model(str(NANO), LoadOptions(cache_dir=str(known)))]
+    models = [load_model(str(shallow()), LoadOptions(cache_dir=str(known)))]
     with monkeypatch.context() as patched:
         patched.setattr(Stage, "__init__", fail)
         watch_beside_live(models[0], wait_idle)
