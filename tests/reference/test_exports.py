@@ -1,5 +1,7 @@
 """Graphs that OpenVINO's converter makes of transformers' model, read as the checkpoint that it was loaded from."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,9 @@ class Decoder(torch.nn.Module):
 @pytest.mark.filterwarnings("ignore")
 def test_the_weights_are_those_of_the_checkpoint(tmp_path: Path, checkpoint: Checkpoint, attention: str) -> None:
     model = load_reference(attn_implementation=attention)
+    for half in (model.model.encoder, model.model.decoder):
+        half.layers = half.layers[:2]  # all are alike, and each takes a second
+    tensors = {name: values for name, values in checkpoint.tensors.items() if not re.search(r"layers\.[2-9]", name)}
     tokens, hidden = torch.zeros(1, 4, dtype=torch.int64), torch.zeros(1, 1500, model.config.d_model)
     given: dict[str, Untyped] = {
         "encoder": (Encoder(model), torch.zeros(1, 80, 3000)),
@@ -48,8 +53,8 @@ def test_the_weights_are_those_of_the_checkpoint(tmp_path: Path, checkpoint: Che
         graph = ov.convert_model(module.eval(), example_input=tuple(inputs))  # of any sizes
         ov.save_model(graph, tmp_path / f"openvino_{half}_model.xml")
     found = openvino.load(tmp_path)
-    assert found.dims == checkpoint.dims
-    assert set(found.tensors) == set(checkpoint.tensors)
-    for name, values in checkpoint.tensors.items():
+    assert found.dims == replace(checkpoint.dims, n_audio_layer=2, n_text_layer=2)
+    assert set(found.tensors) == set(tensors)
+    for name, values in tensors.items():
         # Converters multiply queries by the scale of attention, where the smallest lose bits in half precision.
         np.testing.assert_allclose(found.tensors[name], values, rtol=0, atol=2**-20, err_msg=name)
