@@ -11,7 +11,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from streamer.whisper.shipped import speech
 from tests.daemon import environment
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,26 +33,26 @@ for arguments in commands:
 print(json.dumps(results))
 """
 
-SAMPLE = str(speech())
+SPEECH = str(REPOSITORY / "tests" / "data" / "speech.flac")
 RUN = ("run", "--port", "0", "--no-captions", "--input")
 
 WORKS = [
     ("--help",),
-    ("transcribe", SAMPLE),
-    (*RUN, SAMPLE, "--speed", "0", "--exit-at-end"),
+    ("transcribe", SPEECH),
+    (*RUN, SPEECH, "--speed", "0", "--exit-at-end"),
 ]
 
 # What each command needs, and the extra that brings it.
 NEEDS = {
-    ("transcribe", SAMPLE, "--glossary", "names.yaml"): ("--glossary", "glossary"),
-    (*RUN, SAMPLE, "--correct-with", "http://127.0.0.1:9/v1"): ("--correct-with", "proofread"),
-    ("transcribe", SAMPLE, "--grammar", "turns.gbnf"): ("--grammar", "grammar"),
-    ("transcribe", SAMPLE, "--suppress-regex", "a"): ("--suppress-regex", "grammar"),
+    ("transcribe", SPEECH, "--glossary", "names.yaml"): ("--glossary", "glossary"),
+    (*RUN, SPEECH, "--correct-with", "http://127.0.0.1:9/v1"): ("--correct-with", "proofread"),
+    ("transcribe", SPEECH, "--grammar", "turns.gbnf"): ("--grammar", "grammar"),
+    ("transcribe", SPEECH, "--suppress-regex", "a"): ("--suppress-regex", "grammar"),
     (*RUN, "none", "--tls", "self-signed"): ("server.tls: self-signed", "tls"),
     (*RUN, "system"): ("--input system", "system-audio"),
     (*RUN, "https://127.0.0.1:9/radio"): ("--input URL", "internet-audio"),
     ("completion", "bash"): ("streamer completion", "completion"),
-    ("compare", SAMPLE, "--models", "nano.en"): ("streamer compare", "compare"),
+    ("compare", SPEECH, "--models", "nano.en"): ("streamer compare", "compare"),
     ("worker", "--nats", "nats://127.0.0.1:9"): ("streamer worker", "cluster"),
 }
 

@@ -14,8 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from streamer import entry_points
-from tests.daemon import REPOSITORY, SAMPLE, Outcome, environment
+from tests.daemon import REPOSITORY, Outcome, environment
 from tests.waiting import WAIT_S
+
+SPEECH = REPOSITORY / "tests" / "data" / "speech.flac"
 
 
 def installed(folder: Path, points: str, **modules: str) -> dict[str, str]:
@@ -49,7 +51,7 @@ def test_the_documented_plugin_can_be_installed_and_run(tmp_path: Path) -> None:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(WAIT_S)
         port = receiver.getsockname()[1]
-        flags = ["--to", f"udp:127.0.0.1:{port}", "--udp-prefix", "> ", "--input", str(SAMPLE), "--speed", "0"]
+        flags = ["--to", f"udp:127.0.0.1:{port}", "--udp-prefix", "> ", "--input", str(SPEECH), "--speed", "0"]
         ran = run(variables, "run", *flags, "--exit-at-end", "--no-captions", "--port", "0")
         assert ran.exit_code == 0, ran.stderr
         assert receiver.recv(65_536).startswith(b"> ")
@@ -85,7 +87,7 @@ def test_a_broken_plugin_costs_a_warning_and_itself(tmp_path: Path) -> None:
     assert "loudness [2J" in settings
     # What the configuration says of it is let through, so that the daemon starts.
     assert run({**variables, "STREAMER_SHOUTING_VOLUME": "11"}, "config", "show").exit_code == 0
-    ran = run(variables, "run", "--to", "shout", "--input", str(SAMPLE), "--port", "0")
+    ran = run(variables, "run", "--to", "shout", "--input", str(SPEECH), "--port", "0")
     assert (ran.exit_code, "--to shout" in ran.error()) == (2, True)
 
 
