@@ -222,7 +222,7 @@ def running(
     *arguments: str | Path, environ: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
 ) -> Iterator[Daemon]:
     """Start `streamer run` on a free port and wait until it is ready. It has room however busy the machine is."""
-    room = {"STREAMER_STREAM_MAX_PACE_S": "60"}
+    room = {"STREAMER_STREAM_MAX_PACE_S": "60", "STREAMER_STREAM_PACE_S": "0.5"}
     with started("run", "--port", "0", *arguments, environ={**room, **(environ or {})}, stdin=stdin) as daemon:
         daemon.wait_ready()
         yield daemon

@@ -32,6 +32,8 @@ class Ear:
             n_chunks = min(WARMING_CHUNKS, (begin - self._ring.oldest) // CHUNK_SAMPLES) if self._end is None else 0
             for start in range(begin - n_chunks * CHUNK_SAMPLES, begin, CHUNK_SAMPLES):
                 self._detector.process(self._ring.read(start, start + CHUNK_SAMPLES))
-        (probability,) = self._detector.process(np.pad(samples, (0, CHUNK_SAMPLES - len(samples))))
+        if len(samples) < CHUNK_SAMPLES:
+            samples = np.pad(samples, (0, CHUNK_SAMPLES - len(samples)))
+        (probability,) = self._detector.process(samples)
         self._end = end
         return probability
