@@ -49,7 +49,7 @@ BUDGETS = {
 # The same of tests, by folders, of all of them, and of tools.
 TEST_BUDGETS = {
     "unit/session unit/engine": (4222, 3200),  # names of modules that moved
-    "unit/whisper": (8332, 6300),
+    "unit/whisper": (8334, 6300),
     "unit/server wire": (6925, 3300),  # connections without overrides of uvicorn; rooms
     "unit/history unit/daemon unit/offline": (3381, 2000),  # the history against a model
     "unit/protocols": (868, 850),
@@ -58,9 +58,9 @@ TEST_BUDGETS = {
     "unit/commands unit/setup unit/settings": (2720, 1600),  # what small faults showed
     "plugins": (7152, 5000),  # the overlay, beside a compositor of its own
     "e2e": (3023, 1700),  # the image, its services, Home Assistant
-    "reference": (2408, 2600),  # real exports for NPUs
+    "reference": (2413, 2600),  # real exports for NPUs
     "tools": (724, 400),
-    ".": (51383, 33000),
+    ".": (51389, 33000),
     "../tools": (6822, 5000),
 }
 

@@ -396,8 +396,7 @@ from streamer.history import writer
 from streamer.history.writer import History
 writer.PUBLISH_TIMEOUT_S = 60.0
 from streamer.engine.journal import Journal
-from tests.builders import ready
-from tests.wire.harness import numbered_final
+from tests.builders import final, ready
 history = History(Path(sys.argv[1]))
 log = Journal(sys.argv[2], 1000, keep=history.keeper(source="mic"))
 log.append(ready())
@@ -406,7 +405,7 @@ log.call_behind(published.release)
 published.acquire()
 log.subscribe(lambda event: (print(event.seq, flush=True), published.release()))
 for i in range(1_000_000):
-    log.append(numbered_final(i, f"text {i}"))
+    log.append(final(f"text {i}", segment=i))
     published.acquire()
 """
 

@@ -147,16 +147,17 @@ def config_of(dims: ModelDimensions) -> dict[str, Any]:
     }
 
 
-def shallow() -> Path:
+def shallow(n_layers: int = 1) -> Path:
     """Return a model of nano.en's first layers, made once a run, for what happens to models whatever they say.
 
     Its text is nonsense, and its graphs are compiled and checked in a third of the time.
     """
-    directory = Path(os.environ[CACHE_VARIABLE]) / "shallow"
+    directory = Path(os.environ[CACHE_VARIABLE]) / f"shallow {n_layers}"
     if not directory.exists():
         nano = huggingface.load(NANO)
-        tensors = {name: value for name, value in nano.tensors.items() if not re.search(r"layers\.[1-9]", name)}
-        dims = replace(nano.dims, n_audio_layer=1, n_text_layer=1)
+        left_out = re.compile(rf"layers\.[{n_layers}-9]")
+        tensors = {name: value for name, value in nano.tensors.items() if not left_out.search(name)}
+        dims = replace(nano.dims, n_audio_layer=n_layers, n_text_layer=n_layers)
         generation = json.loads((NANO / "generation_config.json").read_text(encoding="utf-8"))
         with tempfile.TemporaryDirectory(dir=directory.parent) as made:
             files = write_huggingface(Path(made) / "shallow", Checkpoint(dims, tensors), "float16")

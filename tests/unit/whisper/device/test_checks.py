@@ -25,9 +25,10 @@ from streamer.whisper.device.stage import Stage
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.unit.whisper.device.conftest import HEADS
-from tests.unit.whisper.support import Tensors, tamper
+from tests.unit.whisper.support import Tensors, shallow, tamper
 
 SOT, END = 513, 512
 
@@ -113,8 +114,8 @@ WRONG: dict[str, Before] = {
 
 
 @pytest.fixture(scope="module")
-def compiled(checkpoint: Checkpoint) -> Compiled:
-    return compile_on_cpu(ModelGraphs.of(checkpoint, HEADS), [5], EXACT)
+def compiled() -> Compiled:
+    return compile_on_cpu(ModelGraphs.of(huggingface.load(shallow(2)), HEADS), [5], EXACT)
 
 
 @pytest.fixture
