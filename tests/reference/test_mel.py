@@ -36,7 +36,7 @@ every_input = pytest.mark.parametrize(("name", "n_mels"), [*((name, 80) for name
 
 
 def feature_extractor(n_mels: int) -> Untyped:
-    return transformers.WhisperFeatureExtractor(feature_size=n_mels)  # type: ignore[no-untyped-call]
+    return transformers.WhisperFeatureExtractor(feature_size=n_mels)
 
 
 def padded(samples: Samples) -> Samples:
