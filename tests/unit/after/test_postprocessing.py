@@ -114,7 +114,7 @@ def transcribed(
     captions: DecodingSettings | None = None,
 ) -> list[Event]:
     """Return what a session of a recording publishes; its promises are kept."""
-    chosen = load_settings(None, {}, {"model.name": "nano.en", **settings})
+    chosen = load_settings(None, {}, {"model.name": "nano.en", "stream.pace_s": 1.0, **settings})
     engine = make_engine(model, captions or chosen.decoding)
     processing = PostProcessing(chosen, model, engine)
     log, over, events = EventLog("abc", 10_000), Future[None](), list[Event]()
@@ -171,7 +171,7 @@ def test_a_client_gets_what_was_said_and_its_translation(tmp_path: Path, cache_d
     for file in german.glob("*.json"):
         file.write_text(file.read_text(encoding="utf-8").replace("<|en|>", "<|de|>"), encoding="utf-8")
     model = load_on_cpu(german, cache_dir)
-    samples = recording(SAMPLE, 0.0, pause_after(2))
+    samples = recording(SAMPLE, pause_after(1), pause_after(2))
     events = transcribed(model, samples, {"correction.model": ""}, SessionOptions(task="both"))
     finals = [event for event in events if isinstance(event, Final) and event.text]
     found = [event for event in events if isinstance(event, Translation)]

@@ -57,7 +57,7 @@ def captions(
     """
     clock, log, events = clock or TickingClock(), EventLog("live", 10_000), list[Event]()
     engine = Engine(WhisperEncoder(model), WhisperDecoder(model, DecodingSettings(), clock), clock=clock)
-    settings = load_settings(None, {}, {"stream.max_delay_s": 10})
+    settings = load_settings(None, {}, {"stream.max_delay_s": 10, "stream.pace_s": 0.5})
     session = open_session(settings, model, log, SessionSource(kind=AudioKind.LIVE))
     events += log.subscribe(events.append, after=0).backlog
     engine.add(session)
