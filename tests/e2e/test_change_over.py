@@ -13,16 +13,18 @@ from streamer.whisper.model import WhisperModel
 from tests.daemon import CACHE_VARIABLE, environment
 from tests.e2e.test_failures import daemon_at_work, healthz
 from tests.unit.whisper.stand_in_npu import Compiler, install
+from tests.unit.whisper.support import shallow
 from tests.waiting import WAIT_S, wait_until
 
 
 async def test_healthz_says_on_which_device_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = Compiler()
     install(monkeypatch, compiler)
+    model = str(shallow())
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     watched: list[object] = []  # it would run graphs in the middle of other tests
     monkeypatch.setattr(WhisperModel, "watch", lambda model, before: watched.append(before))
-    async with daemon_at_work("none") as (_, port):
+    async with daemon_at_work("none", model) as (_, port):
         _, health = await asyncio.to_thread(healthz, port)
         assert {*health["device"].values()} == {"CPU"}
         compiler.go_on()

@@ -95,11 +95,11 @@ async def wait_healthz(port: int, status: str) -> tuple[int, dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def daemon_at_work(source: str = str(SAMPLE)) -> AsyncIterator[tuple[Daemon, int]]:
+async def daemon_at_work(source: str = str(SAMPLE), model: str = "nano.en") -> AsyncIterator[tuple[Daemon, int]]:
     """Run the daemon on the sample, in this process, until the block is left; yield it and its port."""
     port = free_port()
-    model, server = ModelSettings(name="nano.en"), ServerSettings(port=port)
-    settings = Settings(model=model, server=server, input=InputSettings(source=source))
+    server = ServerSettings(port=port)
+    settings = Settings(model=ModelSettings(name=model), server=server, input=InputSettings(source=source))
     daemon = Daemon(settings, captions=False, read_settings=lambda: settings)
     running = asyncio.create_task(daemon.run())
     try:
