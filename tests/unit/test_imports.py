@@ -49,7 +49,7 @@ BUDGETS = {
 # The same of tests, by folders, of all of them, and of tools.
 TEST_BUDGETS = {
     "unit/session unit/engine": (4222, 3200),  # names of modules that moved
-    "unit/whisper": (8334, 6300),
+    "unit/whisper": (8334, 6300),  # a model that is soon compiled
     "unit/server wire": (6925, 3300),  # connections without overrides of uvicorn; rooms
     "unit/history unit/daemon unit/offline": (3381, 2000),  # the history against a model
     "unit/protocols": (868, 850),
