@@ -10,6 +10,7 @@ As a library, read with `for` or `async for`, or called:
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from streamer.version import __version__
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from streamer.client.stream import stream
     from streamer.library import load_model, transcribe
     from streamer.live_text import LiveText
+
+# With this package, which comes with it, OpenVINO reports to Google that it is imported, and by whom.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 __all__ = ["LiveText", "__version__", "listen", "load_model", "stream", "transcribe"]
 
