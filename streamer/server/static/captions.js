@@ -25,10 +25,13 @@ const MAX_UNSENT_BYTES = 8 * 2 ** 20; // microphone audio that the daemon has no
 //   {kind: "past", title}: a session that the daemon has kept
 // and with each {transcript, model, empty, message, asking, notice, scopes, history}: what was said; the event `ready`; what is
 // shown if there is no text; what went wrong; whether the browser asks its user for the microphone; what the daemon has to say of
-// its model; what the token allows; whether text can be kept.
-let state = { transcript: new Transcript(), asking: false, notice: "", scopes: ["read", "stream", "control"], history: false };
-let token = takeToken(); // what the daemon asks its clients for; empty where none is known
+// its model; what the token allows, as far as it is known; whether text can be kept.
 const room = roomOf(location.search); // whose captions are shown; empty: those of the daemon's own input
+let state = {
+  ...{ transcript: new Transcript(), asking: false, notice: "", history: false },
+  scopes: room ? ["read"] : ["read", "stream", "control"],
+};
+let token = takeToken(); // what the daemon asks its clients for; empty where none is known
 
 const $ = (id) => document.getElementById(id);
 const base = new URL(".", location.href);
@@ -233,13 +236,13 @@ async function showHealth() {
   const health = await ask(new URL("healthz", base), token).then((response) => response.json()).catch(() => ({}));
   const { notice = "", scopes = state.scopes, history = false } = health;
   update({ notice: notice === recall("notice", "sessionStorage") ? "" : notice, scopes, history });
-  if (room && $("follow").hidden) showCode();
+  if (room && health.scopes && $("follow").hidden) showCode(health.scopes);
 }
 
 // The address of this room for phones, where it leads here and its token may do nothing but read.
-async function showCode() {
+async function showCode(scopes) {
   const address = new URL(`room/${room}`, base);
-  if (["localhost", "127.0.0.1", "[::1]"].includes(address.hostname) || (token && String(state.scopes) !== "read")) return;
+  if (["localhost", "127.0.0.1", "[::1]"].includes(address.hostname) || (token && String(scopes) !== "read")) return;
   write("follow-address", address.host + address.pathname);
   if (token) address.hash = new URLSearchParams({ token });
   const code = await ask(new URL("v1/qr", base), token, "POST", address.href).catch(() => null);
