@@ -20,6 +20,9 @@ SESSION_NAME_BYTES = 24
 # If all slots are taken, a stream that has received nothing for this long is ended for a new client.
 SPARE_S = 30.0
 
+# For so long the text of a client that is gone may become final.
+FINISH_S = 60.0
+
 
 class ClientStreams:
     """The streams that are open: at most `server.max_streams`. Used on the server's loop only.
@@ -74,14 +77,23 @@ class ClientStreams:
                 return self._add(await self._backend.resume(name, after=after), tenant)
 
     def keep(self, stream: ClientStream) -> None:
-        """Abandon a stream whose connection broke, unless its client comes back in time."""
+        """Give up a stream whose connection broke, unless its client comes back in time."""
         if not self._is_open(stream):
             return
         if self.settings.resume_s:
             stream.kept_since_s = asyncio.get_running_loop().time()
-            self._call_later(self.settings.resume_s, self.abandon, stream)
+            self._call_later(self.settings.resume_s, self.give_up, stream)
         else:
+            self.give_up(stream)
+
+    def give_up(self, stream: ClientStream) -> None:
+        """End a stream whose client will not come back; what others read, or a history keeps, becomes final first."""
+        if stream.complete or not (stream.options.room or stream.options.keep):
             self.abandon(stream)
+        elif self._is_open(stream):
+            stream.expired = True
+            stream.finish()
+            self._call_later(FINISH_S, self.abandon, stream)
 
     def abandon(self, stream: ClientStream) -> None:
         """End a stream's session without further text, and free its slot. Harmless the second time."""
@@ -115,7 +127,7 @@ class ClientStreams:
         if spare is None or not self._is_open(spare):
             return
         if spare.kept_since_s is not None:
-            self.abandon(spare)
+            self.give_up(spare)
         else:
             spare.expire(
                 IdleError(

@@ -53,7 +53,7 @@ class ClientStream(ABC):
         # Held by the connection that uses it.
         self.in_use = asyncio.Lock()
 
-        # Whether it was ended by `expire`.
+        # Whether it was ended for its client: by `expire`, or as the client is gone.
         self.expired = False
 
         self._pcm = PcmDecoder(options.format, options.sample_rate, options.channels)

@@ -125,7 +125,7 @@ class Conversation:
         stream, streams, streaming = self._stream, self._context.services.streams, self._context.streaming
         if stream is not None and streaming.get(stream.log.session) is self._closing:
             del streaming[stream.log.session]
-            streams.keep(stream) if self._may_come_back(close) else streams.abandon(stream)
+            streams.keep(stream) if self._may_come_back(close) else streams.give_up(stream)
         # Free the session now, not only at the next garbage collection.
         self._stream = self._follower = self._following = None
 

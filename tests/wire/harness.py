@@ -192,6 +192,8 @@ class RecordingStreams:
         stream.log.close()
         stream.abandoned.set()
 
+    give_up = abandon
+
     def abandon_unreachable(self, tenants: Collection[str]) -> None:
         """Note nothing: these take no slot."""
 
@@ -299,6 +301,9 @@ class ListeningStream(ClientStream):
         self._n_samples: int | None = None
         # Whether the session still runs for this process.
         self.here = True
+        # Cleared while it is to take no audio.
+        self.takes = threading.Event()
+        self.takes.set()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -349,6 +354,7 @@ class ListeningStream(ClientStream):
         while position != self._n_samples and not self.log.closed:
             self._news.wait(0.5)
             self._news.clear()
+            self.takes.wait(WAIT_S)
             end = min(self.ring.head, position + self._rng.randrange(1, 2000))
             if end < self.ring.head:
                 self._news.set()

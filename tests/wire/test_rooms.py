@@ -53,9 +53,9 @@ class Stages(Backend):
 
 
 @contextlib.asynccontextmanager
-async def stages(**settings: Any) -> AsyncIterator[tuple[Running, Stages]]:
+async def stages(*, resume_s: float = 30.0, **settings: Any) -> AsyncIterator[tuple[Running, Stages]]:
     backend = Stages()
-    streams = ClientStreams(ServerSettings(resume_s=30.0), backend)
+    streams = ClientStreams(ServerSettings(resume_s=resume_s), backend)
     async with serving(streams=streams, input=None, **settings) as running:
         yield running, backend
 
@@ -136,6 +136,26 @@ async def test_a_stream_ends_that_is_read_where_another_begins() -> None:
                 assert [event.code for event in events if isinstance(event, Error)] == ["room_taken"]
                 assert await closing(second) == (1008, "room_taken")
                 assert await said(third) == ["talk-3 1"]
+
+
+@pytest.mark.parametrize("code", [1000, 1006])
+async def test_what_was_said_is_read_to_its_end_though_who_said_it_is_gone(code: int) -> None:
+    async with stages(resume_s=0.1) as (running, backend), running.socket("/v1/captions?room=main") as reader:
+        async with speaking(running, "main") as speaker:
+            await said(speaker)
+            (stream,) = backend.streams
+            stream.takes.clear()
+            await speaker.send(SENTENCE)
+            await until(lambda: stream.ring.head == 2 * SAMPLES_A_FINAL)
+            if code == 1006:
+                speaker.transport.abort()
+            else:
+                await speaker.close(code)
+        await until(lambda: stream.complete)
+        stream.takes.set()
+        assert texts(await events_until(reader, "final"))[-1] == "talk-1 1"
+        assert texts(await events_until(reader, "final")) == ["talk-1 2"]
+        await until(lambda: stream.log.closed)
 
 
 async def test_readers_are_told_where_to_go_on_when_the_daemon_stops() -> None:
