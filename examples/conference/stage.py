@@ -43,18 +43,15 @@ def microphone() -> Iterator[None]:
         yield
 
 
-def played(path: str) -> Iterator[bytes]:
+def played(path: str) -> Iterator[np.ndarray]:
     """Yield a recording's audio when it would have been heard."""
     begin_s, n_samples = time.monotonic(), 0
     for block in read_audio(path):
-        samples = (block * 32767).astype(np.int16)
-        for first in range(0, len(samples), PIECE):
-            piece = samples[first : first + PIECE]
-            n_samples += len(piece)
-            time.sleep(max(0.0, begin_s + n_samples / RATE - time.monotonic()))
-            yield piece.tobytes()
-            if not pieces.empty():  # Ctrl-C
-                return
+        n_samples += len(block)
+        time.sleep(max(0.0, begin_s + n_samples / RATE - time.monotonic()))
+        yield block
+        if not pieces.empty():  # Ctrl-C
+            return
 
 
 def end(*_: object) -> None:
