@@ -65,6 +65,7 @@ MODEL = cast(
         fork=lambda: None,
         choose_language=lambda language, task, languages=(): language,
         tokenizer=SimpleNamespace(
+            known_languages=["en"],
             start_sequence=lambda language, task: [0, 1, 2],
             encode=lambda text: [0 for _ in text.split()],
             to_json=lambda: b"tokens",
