@@ -65,6 +65,8 @@ class Engine(Notes):
     def abandon(self, stream: object) -> None:
         self.is_known = False
 
+    give_up = abandon
+
     def abandon_unreachable(self, tenants: object) -> None:
         """Do nothing: these take no slot."""
 
