@@ -10,7 +10,8 @@ from streamer.audio.pcm import PcmDecoder
 from streamer.daemon.backend import Backend
 from streamer.daemon.rooms import Rooms
 from streamer.daemon.streams import ClientStream
-from streamer.errors import BusyError, IdleError, UnknownSessionError
+from streamer.errors import BusyError, IdleError, StoppingError, UnknownSessionError
+from streamer.events import Error
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ServerSettings
 
@@ -20,7 +21,7 @@ SESSION_NAME_BYTES = 24
 # If all slots are taken, a stream that has received nothing for this long is ended for a new client.
 SPARE_S = 30.0
 
-# For so long the text of a client that is gone may become final.
+# Time for the text of a client that is gone to become final.
 FINISH_S = 60.0
 
 
@@ -87,13 +88,20 @@ class ClientStreams:
             self.give_up(stream)
 
     def give_up(self, stream: ClientStream) -> None:
-        """End a stream whose client will not come back; what others read, or a history keeps, becomes final first."""
-        if stream.complete or not (stream.options.room or stream.options.keep):
+        """End a stream whose client will not come back; what others read, or a history keeps, becomes final first.
+
+        A client that comes back meanwhile is asked for the rest of its audio as a new stream.
+        """
+        if stream.log.closed or not (stream.options.room or stream.options.keep):
             self.abandon(stream)
-        elif self._is_open(stream):
-            stream.expired = True
+            return
+        stream.expired = True
+        if not stream.complete:
+            n_heard = stream.go_on()
+            text = f"the client was away: the first {n_heard} samples are made final; send the rest as a new stream"
+            stream.report(Error(code=StoppingError.code, message=text, fatal=False, heard_samples=n_heard))
             stream.finish()
-            self._call_later(FINISH_S, self.abandon, stream)
+        self._call_later(FINISH_S, self.abandon, stream)
 
     def abandon(self, stream: ClientStream) -> None:
         """End a stream's session without further text, and free its slot. Harmless the second time."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from streamer.daemon.clients import ClientStreams
 from streamer.daemon.streams import ClientStream
-from streamer.errors import ConfigError
+from streamer.errors import ConfigError, StoppingError
 from streamer.events import End, Error, Event
 from streamer.protocols.adapter import Follow
 from streamer.protocols.native import StreamStart
@@ -42,6 +42,14 @@ def follow(wanted: Follow, context: Context, closing: asyncio.Future[Close]) -> 
     return Follower(own.log, context, closing, after=after, session=session, earlier=earlier)
 
 
+def _is_for_sender(event: Event) -> bool:
+    """Return whether an event ends a stream, or says why it ends."""
+    match event:
+        case End() | Error(fatal=True) | Error(code=StoppingError.code):
+            return True
+    return False
+
+
 class RoomFollower:
     """The events of a room's streams, one stream after another, for one client. It does not end."""
 
@@ -56,7 +64,7 @@ class RoomFollower:
         self._closing = closing
         # Number and session of the client's last event.
         self._after, self._session = after, session
-        # Of the present stream; None while nobody speaks.
+        # Of the present stream; None between streams.
         self._follower: Follower | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -75,7 +83,7 @@ class RoomFollower:
         return self._follower.idle if self._follower is not None else self._idle
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the events, in order; once. Ends of streams, and why they end, concern who sends them."""
+        """Yield the events, in order; once. The end of a stream, and why it ends, is for its sender only."""
         rooms = self._context.services.streams.rooms
         while True:
             log = await rooms.log(self._room, self._session, self._after)
@@ -84,7 +92,7 @@ class RoomFollower:
             )
             async with contextlib.aclosing(follower.events()) as events:
                 async for event in events:
-                    if not isinstance(event, End) and not (isinstance(event, Error) and event.fatal):
+                    if not _is_for_sender(event):
                         yield event
             self._after, self._session = follower.last_sent, follower.session
             self.close()

@@ -152,6 +152,11 @@ async def test_what_was_said_is_read_to_its_end_though_who_said_it_is_gone(code:
             else:
                 await speaker.close(code)
         await until(lambda: stream.complete)
+        if code == 1006:  # a client that comes back sends the rest as a new stream
+            async with running.resuming(2, "talk-1") as back:
+                error = (await events_until(back, "error"))[-1]
+                assert isinstance(error, Error)
+                assert (error.code, error.fatal, error.heard_samples) == ("stopping", False, 2 * SAMPLES_A_FINAL)
         stream.takes.set()
         assert texts(await events_until(reader, "final"))[-1] == "talk-1 1"
         assert texts(await events_until(reader, "final")) == ["talk-1 2"]
