@@ -1,6 +1,7 @@
 """Text frames of clients of `/v1/stream` (docs/protocol.md): reading and checking."""
 
 import json
+import re
 from types import NoneType
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
@@ -15,18 +16,15 @@ from streamer.settings.values import expected
 Command = Literal["flush", "pause", "resume", "clear"]
 Kind = Literal["start", "set", "finish"] | Command
 
-# The name of a room, as those of tokens are written.
+# The name of a room, or of a token.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ROOM_NAME = "up to 64 letters, digits, dots, dashes and underscores"
-Room = Annotated[str, msgspec.Meta(pattern=r"\A([A-Za-z0-9][A-Za-z0-9._-]{0,63})?\Z", description=ROOM_NAME)]
+Room = Annotated[str, msgspec.Meta(pattern=rf"\A({NAME.pattern})?\Z", description=ROOM_NAME)]
 
 
 def is_room(name: str) -> bool:
     """Return whether a room, or none if it is empty, may be called so."""
-    try:
-        msgspec.convert(name, Room)
-    except msgspec.ValidationError:
-        return False
-    return True
+    return not name or NAME.fullmatch(name) is not None
 
 
 class StreamStart(SessionOptions, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import logging
 import os
-import re
 import secrets
 from collections.abc import Callable
 from datetime import datetime
@@ -21,6 +20,7 @@ import msgspec
 
 from streamer.errors import ConfigError
 from streamer.outside import one_line
+from streamer.protocols.native import NAME
 from streamer.server.watched import MAX_FILE_BYTES, read_file, stamp
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,6 @@ MIN_LENGTH = 16  # characters of a token that users choose
 MAX_LENGTH = 512  # longer ones are not hashed
 PREFIX = "streamer_"  # so that scanners find leaked tokens, and no token begins with a dash
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TIME = msgspec.Meta(tz=True)
 
 
@@ -46,7 +45,7 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A token as it is kept: without its secret."""
 
     # Unique, and safe in a log or a label of a metric; empty for `ANYBODY`.
-    name: Annotated[str, msgspec.Meta(pattern=rf"\A({_NAME.pattern})?\Z")]
+    name: Annotated[str, msgspec.Meta(pattern=rf"\A({NAME.pattern})?\Z")]
     sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     scopes: tuple[Scope, ...] = SCOPES
     created: Annotated[datetime, _TIME] | None = None
@@ -76,7 +75,7 @@ def hashed(token: str) -> str:
 
 def new_token(name: str, **known: Any) -> tuple[str, AccessToken]:  # noqa: ANN401 - the fields of AccessToken
     """Return a new token's secret, and the token. Raises ConfigError for a bad name."""
-    if _NAME.fullmatch(name) is None or name == DEFAULT:
+    if NAME.fullmatch(name) is None or name == DEFAULT:
         raise ConfigError(
             f"token name {name!r:.80} is not valid: expected 1 to 64 letters, digits, dots, dashes and underscores,"
             f" such as kitchen-display; {DEFAULT} is reserved for server.token"

@@ -461,7 +461,7 @@ async def test_a_rooms_page_shows_what_is_said_there_and_how_a_phone_gets_there(
         url = running.url.replace("127.0.0.1", "hall.example")
         await page.goto(f"{url}room/main#token={audience}")
         await sees(page, "#title", "main")
-        await sees(page, "#empty", "Nobody has spoken in this room yet.")
+        await sees(page, "#empty", "No speech in this room yet.")
         await page.wait_for("document.querySelector('#code').naturalWidth > 0")
         assert await page.evaluate(follow) == "block"
         assert await page.text("#follow-address") == url.removeprefix("http://") + "room/main"

@@ -183,7 +183,7 @@ function spoken({ entry, corrected }) {
 // --- the daemon's captions -------------------------------------------------------------------------------------------
 
 function openLive() {
-  open({ kind: "live", asksToken: false, input: {}, empty: room ? "Nobody has spoken in this room yet." : "Waiting for speech…" });
+  open({ kind: "live", asksToken: false, input: {}, empty: room ? "No speech in this room yet." : "Waiting for speech…" });
   update({ client: listen({ url: base, token: () => token, room, after: 0, onEvent: show, onState: showConnection }) });
 }
 
